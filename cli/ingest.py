@@ -52,10 +52,10 @@ from organs.registry.names import ModelName, parse_new_name
 from organs.registry.settings import DEBUG_VARIABLE
 
 if TYPE_CHECKING:
+    from organs.ingest.cards import Card
     from organs.ingest.service import IngestOutcome, IngestReport, PlannedModel
     from organs.ingest.sources import ModelSource
     from organs.ingest.urls import Hub
-    from organs.registry.catalog.records import Edits
 
 CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 
@@ -103,6 +103,7 @@ def ingest(
 
     In a FOLDER, the one README.md beside the files of a new model becomes its card: its description, and the license,
     base and tags of its front matter if the file has none. --card chooses a card, also for a model that is registered.
+    The images below the folder of a card that it shows by their paths are taken too (PNG, JPEG, WebP or GIF).
 
     Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
     ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
@@ -166,7 +167,7 @@ def _ingested(
     name: ModelName | None,
     new_version: bool,
     delete_after: bool,
-    card: Edits | None,
+    card: Card | None,
 ) -> Iterator[IngestOutcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
     with fast_imports():

@@ -77,7 +77,7 @@ def _chunk(text: str) -> int:
     help="The license as an SPDX identifier: apache-2.0, mit, cc-by-4.0 ... [default: the license in the file]",
 )
 @click.option("--description", help="The description on the model's page, in Markdown.")
-@click.option("--card", metavar="FILE", help="A Markdown file with the description, such as README.md.")
+@click.option("--card", metavar="FILE", help="A Markdown file with the description, such as README.md, and its images.")
 @click.option("--base", metavar="MODEL", help="The model that this model was made from.")
 @click.option("--tag", "tags", multiple=True, help="A word by which searches find the model. Repeatable.")
 @click.option(
@@ -150,16 +150,25 @@ def push(
         # A path says what the conversion needs; the registry reads the name of the base in the adapter.
         base = None if Path(base).exists() else base
     stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
+    images, lacking = dict[str, bytes](), tuple[str, ...]()
     if card is not None:
         if description is not None:
             raise click.UsageError("--card and --description both give the description: use one")
         from organs.ingest.cards import read_card
 
         written = read_card(Path(card))
-        stated = {key: value or getattr(written, key) for key, value in stated.items()}
+        stated = {key: value or getattr(written.edits, key) for key, value in stated.items()}
+        images, lacking = written.images()
     metadata = {key: value for key, value in stated.items() if value}
     options = PushOptions(
-        name, metadata, chunk_bytes or CHUNK_BYTES, wait=not no_wait, dry_run=dry_run, accepted=accept
+        name,
+        metadata,
+        chunk_bytes or CHUNK_BYTES,
+        wait=not no_wait,
+        dry_run=dry_run,
+        accepted=accept,
+        images=images,
+        lacking_images=lacking,
     )
     return _push_each(registry, sources, options)
 

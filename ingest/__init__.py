@@ -15,6 +15,8 @@ writing        write a piece as a blob with several threads, or compare it with 
 pipeline       the threads of one model's ingest, and their coordinator, which alone uses the catalog
 measuring      measure the tensors of files without a registry, with a journal
 stored         the stored measurements of registered models, in the same form
+cards          the README.md beside a model
+card_images    images of cards: read, written again by `image_encoder`, a confined program, and stored
 records        convert the results of a run to the record that the catalog registers
 removal        remove files whose bytes are stored and proved
 spool          copies of files on servers, fetched one at a time

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sqlalchemy.orm import Session
+
+from organs.ingest.card_images import change_with_images, checked_images, read_images
 from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
@@ -15,6 +18,7 @@ from organs.registry.catalog.queries.model_names import find_model
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.model_changes import edit_model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.documents import BadDocument, Limits, parse_yaml
 from organs.registry.entities.published import DESCRIPTION_MAX, TAG_MAX, TAGS_MAX
 from organs.registry.errors import BadSource
@@ -31,8 +35,21 @@ _UNFILLED_MAX = 5
 """A card with more of these is a form that nobody filled in."""
 
 
-def read_card(path: Path) -> Edits:
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The card of a model in a file: what it states, and the folder of the images that it shows."""
+
+    edits: Edits
+    folder: Path
+
+    def images(self) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        """Return the images beside the card by their names, and why others lack (`ingest.card_images`)."""
+        return read_images(self.folder, self.edits.description or "")
+
+
+def read_card(path: Path) -> Card:
     """Return the text of the card in the file `path`, and the license, tags and base that its front matter states.
+
 
     Values of the front matter that a model cannot have are left out. Raises BadSource for a file that is not text, or
     too long.
@@ -55,7 +72,7 @@ def read_card(path: Path) -> Edits:
     edits, wrong = read_edits({"description": body})
     if wrong:
         raise BadSource(f"{path}: {wrong[0][1]}")
-    return _with_front(edits, front[1]) if front else edits
+    return Card(_with_front(edits, front[1]) if front else edits, path.parent)
 
 
 def with_cards(sources: Iterable[ModelSource], folders: Iterable[Path]) -> list[ModelSource]:
@@ -74,22 +91,32 @@ def with_cards(sources: Iterable[ModelSource], folders: Iterable[Path]) -> list[
     ]
 
 
-def add_card(registry: LocalRegistry, name: str, card: Edits, *, replaces: bool) -> bool:
-    """Give the registered model `name` a card, and what it lacks of license, tags and base; return whether it changed.
+def add_card(registry: LocalRegistry, name: str, card: Card, *, replaces: bool) -> tuple[str, ...] | None:
+    """Give the registered model `name` a card, and what it lacks of license, tags and base.
 
-    A description that the model has stays, unless `replaces`. Models of other contributors do not change.
+    Return why images of it lack, or None if nothing changed. A description that the model has stays, unless
+    `replaces`. Models of other contributors do not change.
     """
-    with registry.catalog.writing() as session:
+    found, lacking = card.images()
+    images, refused = checked_images(found, required=registry.settings.requires_sandbox)
+    changed: list[str] = []
+
+    def change(session: Session) -> ModelRow | None:
         model = find_model(session, parse_model_name(name))
         if model is None or model.state != "visible" or contributor_name(session, model.contributor_id) != LOCAL:
-            return False
+            return None
+        stated = card.edits
         edits = Edits(
-            description=card.description if replaces or not model.description else None,
-            license=card.license if model.license is None else None,
-            tags=card.tags if not model.tags else None,
-            base=card.base if declared_base(session, model) is None else None,
+            description=stated.description if replaces or not model.description else None,
+            license=stated.license if model.license is None else None,
+            tags=stated.tags if not model.tags else None,
+            base=stated.base if declared_base(session, model) is None else None,
         )
-        return bool(edit_model(session, model, edits, LOCAL))
+        changed.extend(edit_model(session, model, edits, LOCAL))
+        return model if model.description == stated.description else None  # else the images are those of another card
+
+    has_new_images = change_with_images(registry, change, images, LOCAL)
+    return (*lacking, *refused) if changed or has_new_images else None
 
 
 def _folder_of(source: ModelSource) -> Path:
@@ -102,7 +129,7 @@ def _readme_of(folder: Path) -> Path | None:
     try:
         found = [path for path in folder.iterdir() if path.name.lower() == README]
         found = [path for path in found if path.is_file() and not path.is_symlink()]
-        if len(found) != 1 or not (text := read_card(found[0]).description):
+        if len(found) != 1 or not (text := read_card(found[0]).edits.description):
             return None
     except (OSError, BadSource):
         return None

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
 from organs.ingest.adapted_base import base_by_name, local_base
-from organs.ingest.cards import add_card, read_card
+from organs.ingest.cards import Card, add_card, read_card
 from organs.ingest.checking import UNSAFE, file_findings, flags_of, front_findings, nonfinite_findings
 from organs.ingest.dissect import (
     DissectedFile,
@@ -59,7 +59,7 @@ from organs.registry.catalog.queries.model_names import (
     next_version,
     visible_model_with_file,
 )
-from organs.registry.catalog.records import Edits, ModelRecord
+from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.model_changes import remove_model, show_model
 from organs.registry.catalog.register.models import (
@@ -208,7 +208,7 @@ def ingest_all(
     new_version: NewVersion = never,
     *,
     delete_after: bool = False,
-    card: Edits | None = None,
+    card: Card | None = None,
 ) -> Iterator[IngestOutcome]:
     """Ingest `sources` one after another; an error does not stop the next one. `name` is for a single source.
 
@@ -232,14 +232,17 @@ def ingest_all(
         yield IngestOutcome(source, report, failure, tuple(files.removed), tuple(files.kept), tuple(files.stored))
 
 
-def _with_card(registry: LocalRegistry, source: ModelSource, report: IngestReport, card: Edits | None) -> IngestReport:
+def _with_card(registry: LocalRegistry, source: ModelSource, report: IngestReport, card: Card | None) -> IngestReport:
     """Give the model of `report` the card that was chosen, or the one of its source if it is new."""
     if report.incomplete or (card is None and not (report.created and source.card)):
         return report
     used = card if card is not None or source.card is None else read_card(source.card)
-    if used is None or not add_card(registry, report.model, used, replaces=card is not None):
+    lacking = None if used is None else add_card(registry, report.model, used, replaces=card is not None)
+    if lacking is None:
         return report
-    return report if card is not None else replace(report, notes=(*report.notes, f"its card is {source.card}"))
+    found = () if card is not None else (f"its card is {source.card}",)
+    lacking = tuple(f"an image of its card is not shown: {reason}" for reason in lacking)
+    return replace(report, notes=(*report.notes, *found, *lacking))
 
 
 def ingest_model(

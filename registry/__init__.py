@@ -12,6 +12,7 @@
     client      a remote registry, over HTTP
     amounts     numbers as people read them
     backup      a copy of the registry that is a registry itself
+    card_text   the Markdown of cards, read within bounds, and the images that it names
     chat_templates  judges the chat templates of files; chat_trial is its confined program
     compose     composing: from words to a chimera
     documents   reads JSON and YAML of strangers, within limits, with all faults

@@ -168,6 +168,10 @@ class BadName(BadInput, code="bad-name"):
     """A name of a model or a namespace breaks the rules of names."""
 
 
+class BadImage(BadInput, code="bad-image"):
+    """An image of a card is refused: its format, its size, its name, or damaged bytes."""
+
+
 class BadOrgan(BadInput, code="bad-organ"):
     """The values of an organ cannot be used in a computation, or do not fit the tensor type of the result."""
 

@@ -13,6 +13,7 @@ from organs.registry import notebook
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.accounts import contributor_name
+from organs.registry.catalog.queries.card_images import card_images
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_origins
 from organs.registry.catalog.queries.model_contents import (
     count_experts,
@@ -148,6 +149,7 @@ def model_page(session: Session, row: tables.ModelRow, *, shows_storage: bool = 
         facts=facts_of(row, metadata, dtype_counts(session, row.id)),
         metadata=tuple(entity_of(MetadataEntry, entry) for entry in metadata),
         texts=runtime_texts(session, [row.id])[row.id],
+        images=card_images(session, row.id),
         ingest=report,
         composed=composed,
         from_source=from_source_of(session, row.id),

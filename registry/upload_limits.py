@@ -58,3 +58,14 @@ FINDINGS_MAX = 100
 """The most findings of one submission. An unusual header can have one for each key; the others are left out."""
 FINDING_MAX_LENGTH = 1000
 """The most characters of the sentence of a finding."""
+
+CARD_IMAGES_MAX = 16
+"""The most images of a card."""
+CARD_IMAGE_MAX_BYTES = 4 * 1024 * 1024
+"""The largest image of a card, as a file that is sent and as a file that is stored."""
+CARD_IMAGES_MAX_BYTES = 16 * 1024 * 1024
+"""The most bytes of all images of a card together."""
+CARD_IMAGE_SIDE_MAX = 4096
+"""The most pixels of an image of a card on each side. An image with as many on both has 64 MiB while it is decoded."""
+CARD_IMAGE_NAME_MAX = 200
+"""The most characters of the path by which a card names an image."""

@@ -14,6 +14,7 @@ import pytest
 from organs.ingest.contributions.uploads import spool_of
 from organs.registry.backup import DATABASE, FRESH, MARK, BackupReport, back_up
 from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.queries.blobs import blobs_by_digest, names_of_blob
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import NOT_COPIED
@@ -22,6 +23,7 @@ from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from organs.registry.upkeep import sweep
+from tests.card_images import POINTS, put_card
 from tests.cli.crowded import put_submission
 from tests.cli.in_process import OrganCommand
 from tests.faults.failing import (
@@ -114,7 +116,10 @@ def test_many_backups_during_ingests_and_sweeps_are_complete(filled: LocalRegist
     assert backups_beside_a_writer(filled, tmp_path, models=60) >= 5
 
 
-def test_a_restored_registry_assembles_the_original_file(filled: LocalRegistry, tmp_path: Path) -> None:
+def test_a_restored_registry_assembles_the_original_file_and_has_the_images_of_cards(
+    filled: LocalRegistry, tmp_path: Path
+) -> None:
+    image = put_card(filled, "local/little")
     report = copied(filled, tmp_path / "copy", read_back=True)
     assert (report.faults, report.blobs) == ([], len(blob_rows(filled)))
     assert report.read_bytes == sum(row.size_bytes for row in blob_rows(filled))
@@ -122,6 +127,11 @@ def test_a_restored_registry_assembles_the_original_file(filled: LocalRegistry, 
     (tmp_path / "copy").rename(tmp_path / "restored")
     with open_on_sqlite(tmp_path / "restored") as restored:
         (back,) = assemble_model(restored, "local/little", tmp_path / "out")
+        with restored.catalog.reading() as session:
+            blob = blobs_by_digest(session, [image])[image]
+            assert names_of_blob(session, blob.id) == ["local/little@1: image images/plot.png of its card"]
+        with restored.blobs.open(blob) as stored:
+            assert stored.read() == POINTS
     assert back.read_bytes() == model_bytes()
 
 

@@ -49,6 +49,7 @@ MORE_FACES: dict[str, str] = {
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
     "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
     "registry/chat_trial.py": "A program of its own: it tries a chat template, confined.",
+    "ingest/image_encoder.py": "A program of its own: it reads an image and writes it again, confined.",
     "registry/validation/child.py": "A part of programs of their own, which run llama.cpp in a confined child.",
     "registry/validation/decoder.py": "A part of these programs: it writes llama.cpp's errors to the log.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
@@ -354,6 +355,7 @@ def test_templates_are_created_from_text_only_in_the_confined_program() -> None:
     assert violations == []
     users = {str(path) for path in modules(*CODE) if "chat_trial import" in source(path)}
     assert users == {"registry/compose/metadata.py"}, "it imports what only parses"
+    assert not [path for path in modules(*CODE) if "image_encoder import" in source(path)], "images are read confined"
 
 
 def test_no_file_is_too_large_for_the_repository() -> None:

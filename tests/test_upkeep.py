@@ -18,7 +18,7 @@ from organs.registry.catalog.register.organs import (
     begin_ingest,
     lease_blobs,
 )
-from organs.registry.catalog.tables import Blob, InlineBlob, OrganRow
+from organs.registry.catalog.tables import Blob, CardImageRow, ContributorRow, InlineBlob, ModelRow, OrganRow
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import GRACE
@@ -135,12 +135,25 @@ def needed_by_a_blob(session: Session, blob_id: int) -> None:
     needed_by_an_organ(session, child.id)
 
 
+def needed_by_a_card(session: Session, blob_id: int) -> None:
+    moment = datetime.now(UTC)
+    owner = ContributorRow(name="ada", created_at=moment)
+    session.add(owner)
+    session.flush()
+    values = {"kind": "model", "size_bytes": 1, "tensors": 1, "parameters": 1, "complete": True, "state": "visible"}
+    model = ModelRow(namespace="ada", name="a", version=1, digest=digest_of(b"a"), contributor_id=owner.id, **values)
+    model.created_at, model.tags, model.flags, model.unassemblable = moment, (), (), ()
+    session.add(model)
+    session.flush()
+    session.add(CardImageRow(model_id=model.id, name="a.png", blob_id=blob_id, format="png", width=1, height=1))
+
+
 def needed_by_a_living_ingest(session: Session, blob_id: int) -> None:
     lease_blobs(session, begin_ingest(session, "another"), [blob_id])
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize("needed", [needed_by_an_organ, needed_by_a_blob, needed_by_a_living_ingest])
+@pytest.mark.parametrize("needed", [needed_by_an_organ, needed_by_a_blob, needed_by_a_card, needed_by_a_living_ingest])
 @pytest.mark.parametrize("doomed", [False, True])
 def test_a_needed_blob_is_kept_at_every_stage(
     doomed: bool, needed: Callable[[Session, int], None], registry: LocalRegistry

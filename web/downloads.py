@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
-from flask import Blueprint, Response, abort, request
+from flask import Blueprint, Response, abort, current_app, request
 from flask.blueprints import BlueprintSetupState
 from sqlalchemy.orm import Session
 
@@ -28,21 +28,25 @@ from organs.registry.assembly import (
     plan_npy,
 )
 from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_id
+from organs.registry.catalog.queries.card_images import image_blob
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job
 from organs.registry.catalog.queries.model_contents import files_of, name_of_organ
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_by_prefix
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
 from organs.registry.compose.parents import refuse_partial
 from organs.registry.digest import Digest, digest_of, parse_prefix
+from organs.registry.entities.published import IMAGE_FORMATS
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
 from organs.registry.store.backend import OpenBlob
 from organs.web.file_responses import (
+    IMMUTABLE,
     STREAMS_KEY,
     THREADS,
     BodySource,
@@ -53,8 +57,9 @@ from organs.web.file_responses import (
     streams,
 )
 from organs.web.params import parsed_number
-from organs.web.permissions import whose_jobs
+from organs.web.permissions import known_model, whose_jobs
 from organs.web.responses import (
+    conditional,
     reading,
     registry,
     searching,
@@ -264,6 +269,28 @@ def file_of_model(namespace: str, name: str, file: str) -> Response:
         content = model_file(row, file_row, file, immutable=requested.version is not None)
     with explaining_faults(content.name):
         return hand_out(content)
+
+
+IMAGE_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+"""An image that a browser opens alone loads and runs nothing."""
+
+
+@downloads.get(f"/models/<namespace>/<name>/images/<image>.<any({', '.join(IMAGE_FORMATS)}):ending>")
+def card_image(namespace: str, name: str, image: str, ending: str) -> Response:
+    """Send an image of a card to those who may see the model."""
+    requested = parse_model_name(f"{namespace}/{name}")
+    with reading() as session:
+        row = known_model(session, requested)
+        blob = image_blob(session, row.id, image, ending)
+        if blob is None:
+            raise NotFound(f"{row.full_name} has no image of that name")
+        is_public = row.state in REACHABLE_STATES
+    with explaining_faults("the image"), registry().blobs.open(blob) as stored:
+        answer = current_app.response_class(stored.read(), mimetype=f"image/{ending}")
+    answer.headers["Content-Disposition"] = f'inline; filename="image.{ending}"'
+    answer.headers["Content-Security-Policy"] = IMAGE_POLICY
+    answer.headers["Cache-Control"] = IMMUTABLE if is_public else "private, no-cache"
+    return conditional(answer)
 
 
 artifacts = Blueprint("artifacts", __name__)

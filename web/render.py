@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
@@ -25,8 +24,9 @@ from organs.registry.amounts import (
     weight_change_text,
 )
 from organs.registry.anatomy import OrganType, type_name
+from organs.registry.card_text import card_reader, image_name, is_too_much
 from organs.registry.entities.organ import Organ
-from organs.registry.entities.published import DESCRIPTION_MAX
+from organs.registry.entities.published import DESCRIPTION_MAX, CardImage
 from organs.registry.kinds import KIND_NOTES
 from organs.registry.measures import CAUTIONS, theta_caution
 from organs.web.responses import model_address, organ_address, outside_link
@@ -81,19 +81,6 @@ DARK = {"paper": "#121518", "plate": "#171b1f", "ink": "#e8e5de", "quiet": "#a6a
 """Colours of everything that shows no number: background, text and lines."""
 
 
-NESTING_MAX = 12
-"""Maximum depth of lists and quotes inside each other."""
-LINES_MAX = 2000
-"""Maximum number of lines of a description. Each may be a block of its own."""
-CELLS_MAX = 20_000
-"""Maximum number of lines times the bars of the line with the most, since rows of a table get cells that they lack."""
-BRACKETS_MAX = 200
-"""Maximum number of opening brackets in a block, such as a paragraph or a cell. Each may begin a link, and the time of
-parsing grows with their square."""
-MARKS_MAX = 1000
-"""Maximum number of asterisks and underscores in a block, for the same reason."""
-WORK_MAX = BRACKETS_MAX * 4096
-"""Maximum of the brackets of a block times its length, summed over all blocks; blocks after it are shown as text."""
 OPENING_MAX = 2400
 """Maximum number of characters of a description that are shown before the rest is opened."""
 HEADINGS_BELOW = 3
@@ -103,24 +90,46 @@ _RELATION = "nofollow noopener noreferrer ugc"
 _AS_TEXT = Markup('<p class="wrap as-typed">{}</p>')
 
 
+class CardPicture(NamedTuple):
+    """An image that a card shows: its name in the card, its address on this server, and its size in pixels."""
+
+    name: str
+    address: str
+    width: int
+    height: int
+
+
+def card_pictures(images: Iterable[CardImage], model: str) -> tuple[CardPicture, ...]:
+    """Return the images of the card of a model for `markdown` and `opening`."""
+    return tuple(
+        CardPicture(
+            image.name,
+            model_address(model, "downloads.card_image", image=image.digest, ending=image.format),
+            image.width,
+            image.height,
+        )
+        for image in images
+    )
+
+
 @lru_cache(maxsize=64)
-def markdown(text: str) -> Markup:
-    """Return Markdown `text`, cut after DESCRIPTION_MAX characters, as safe HTML."""
+def markdown(text: str, pictures: tuple[CardPicture, ...] = ()) -> Markup:
+    """Return Markdown `text`, cut after DESCRIPTION_MAX characters, as safe HTML with these `pictures`."""
     text = text[:DESCRIPTION_MAX]
-    return _AS_TEXT.format(text) if _is_too_much(text) else _rendered(_parsed(text))
+    return _AS_TEXT.format(text) if is_too_much(text) else _rendered(_parsed(text, pictures))
 
 
 @lru_cache(maxsize=64)
-def opening(text: str) -> tuple[Markup, Markup]:
-    """Return the first blocks of Markdown `text`, and its other blocks, as safe HTML.
+def opening(text: str, pictures: tuple[CardPicture, ...] = ()) -> tuple[Markup, Markup]:
+    """Return the first blocks of Markdown `text`, and its other blocks, as safe HTML with these `pictures`.
 
     If the first block alone is longer than OPENING_MAX characters, its beginning is returned as plain text, and then
     all blocks.
     """
     text = text[:DESCRIPTION_MAX]
-    if _is_too_much(text):
+    if is_too_much(text):
         return _beginning(text), _AS_TEXT.format(text)
-    tokens, end, length = _parsed(text), 0, 0
+    tokens, end, length = _parsed(text, pictures), 0, 0
     for number, token in enumerate(tokens, 1):
         length += len(_content(token))
         if length > OPENING_MAX:
@@ -145,16 +154,13 @@ def _rendered(tokens: Sequence[Token]) -> Markup:
     return Markup(_READER.renderer.render(tokens, _READER.options, {}))  # noqa: S704  # text is escaped, tags are ours
 
 
-def _is_too_much(text: str) -> bool:
-    lines = text.splitlines()
-    return len(lines) > LINES_MAX or len(lines) * max((line.count("|") for line in lines), default=0) > CELLS_MAX
-
-
-def _parsed(text: str) -> list[Token]:
+def _parsed(text: str, pictures: Sequence[CardPicture]) -> list[Token]:
     """Return the tokens of `text`: headings below those of the page, links marked as external, no other attributes."""
-    tokens = _READER.parse(text)
+    tokens, by_name = _READER.parse(text), {picture.name: picture for picture in pictures}
     for token in tokens:
-        token.children = list(_without_images(token.children or ()))
+        token.children = list(_with_images(token.children or (), by_name))
+        if [child.type for child in token.children] == ["image"]:
+            token.children[0].attrs["class"] = "alone"
     for token in [part for whole in tokens for part in (whole, *(whole.children or ()))]:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
@@ -164,13 +170,15 @@ def _parsed(text: str) -> list[Token]:
             token.info = ""
         elif token.type in ("th_open", "td_open"):
             token.attrs = {"class": "n"} if "right" in str(token.attrs.get("style", "")) else {}
-        elif token.type != "ordered_list_open":
+        elif token.type not in ("ordered_list_open", "image"):
             token.attrs = {}
     return tokens
 
 
-def _without_images(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Yield the tokens of a block: images as links, or as their texts; only the texts of links beside the card."""
+def _with_images(tokens: Iterable[Token], pictures: Mapping[str, CardPicture]) -> Iterator[Token]:
+    """Yield the tokens of a block: images that are not among `pictures` as links, or as their texts; only the texts of
+    links beside the card.
+    """
     in_link = is_kept = False
     for token in tokens:
         if token.type in ("link_open", "link_close"):
@@ -179,6 +187,10 @@ def _without_images(tokens: Iterable[Token]) -> Iterator[Token]:
             if is_kept:
                 yield token
         elif token.type != "image":
+            yield token
+        elif (picture := pictures.get(image_name(str(token.attrs.get("src", ""))) or "")) is not None:
+            token.attrs = {"src": picture.address, "alt": ""}  # the renderer writes the text of its children
+            token.attrs |= {"width": picture.width, "height": picture.height, "loading": "lazy"}
             yield token
         else:
             source, name = str(token.attrs.get("src", "")), token.content or "image"
@@ -190,22 +202,6 @@ def _without_images(tokens: Iterable[Token]) -> Iterator[Token]:
                 yield Token("link_close", "a", -1)
 
 
-def _bound_blocks(state: StateCore) -> None:
-    """Make blocks whose brackets or marks would take long to read plain text."""
-    work = 0
-    for token in state.tokens:
-        brackets = token.content.count("[")
-        marks = token.content.count("*") + token.content.count("_")
-        if token.type != "inline":
-            continue
-        work += brackets * len(token.content)
-        if brackets > BRACKETS_MAX or marks > MARKS_MAX or work > WORK_MAX:
-            token.children = [Token("text", "", 0, content=token.content)]
-            token.content = ""  # nothing is left to be read
-
-
-_BESIDE = re.compile(r"\.{0,2}(?!/)[\w./%-]{1,200}(?:#[\w-]{0,100})?|#[\w-]{1,100}", re.ASCII)
-"""An address of a file beside the card, or of a place in it. Neither is here, so only its text is shown."""
 _TABLE_FRAME = {
     "table_open": '<div class="frame" tabindex="0" role="region" aria-label="Table">\n<table>\n',
     "table_close": "</table>\n</div>\n",
@@ -214,13 +210,9 @@ _TABLE_FRAME = {
 
 
 def _make_reader() -> MarkdownIt:
-    reader = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": NESTING_MAX}).enable("table")
-    reader.disable(["html_block", "html_inline", "reference"])
-    reader.core.ruler.after("block", "bound_blocks", _bound_blocks)
+    reader = card_reader(lambda address: outside_link(address) is not None)
     for kind, html in _TABLE_FRAME.items():
         reader.add_render_rule(kind, lambda *_, html=html: html)
-    validated: Any = reader
-    validated.validateLink = lambda address: bool(outside_link(address) or _BESIDE.fullmatch(address))
     return reader
 
 
@@ -396,6 +388,7 @@ def state_name(state: str) -> str:
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
+    "card_pictures": card_pictures,
     "change": weight_change_text,
     "change_share": change_share,
     "change_tone": change_tone,

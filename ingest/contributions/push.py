@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,13 +39,14 @@ from organs.ingest.sources import ModelSource, open_files
 from organs.registry.amounts import names_text, size_text
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.client.address import in_path
+from organs.registry.client.address import in_path, parse_full_name
 from organs.registry.client.connection import Connection
 from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.digest import model_digest
 from organs.registry.endpoints import accounts, models, submissions, uploads
 from organs.registry.entities.base import Digest, prepared
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.model import Model
 from organs.registry.entities.organ import Digests
 from organs.registry.entities.published import ModelEditRequest
 from organs.registry.entities.submission import (
@@ -90,6 +91,10 @@ NOT_CHANGED = (
     "the registry already has this model; its description was not changed. Edit it on its page: {address}/edit"
 )
 UNSENT = "nothing was sent"
+NO_IMAGE = "an image of its card is not shown: {}"
+WITH_IMAGES = ("published", "quarantined")
+"""States of submissions whose model has a card."""
+IMAGES_LATER = "the images of its card are sent when the model is registered: push it again then"
 
 
 class PushProgress(Protocol):
@@ -131,6 +136,10 @@ class PushOptions:
     dry_run: bool = False
     accepted: tuple[str, ...] = ()
     """Codes of accepted findings."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Images that the description shows, by their names."""
+    lacking_images: tuple[str, ...] = ()
+    """Why other images that it shows are not sent."""
 
     @property
     def license(self) -> str | None:
@@ -252,6 +261,7 @@ def push_chimera(
     registered = parse_model_name(made.model)
     if registered.namespace.lower() == name.namespace.lower():
         _write_statements(remote.connection, registered, address, options)
+        notes = tuple(_send_images(remote.connection, made.model, options, progress, stop))
     elif options.metadata:
         notes = (NOT_CHANGED.format(address=address),)
     return PushReport(str(name), made.model, address, COMPOSED if made.created else ALREADY_THERE, notes=notes)
@@ -271,6 +281,28 @@ def _write_statements(connection: Connection, name: ModelName, address: str, opt
     except OrganError as error:
         texts = ", ".join(stated)
         raise Unreachable(f"{address} is published, but without your {texts}: {error}. Push it again") from error
+
+
+def _send_images(
+    connection: Connection, model: str, options: PushOptions, progress: PushProgress, stop: threading.Event
+) -> Iterator[str]:
+    """Send the images of the card of `model`; yield why an image is not shown."""
+    yield from (NO_IMAGE.format(reason) for reason in options.lacking_images)
+    if options.images:
+        progress.stage("send images", sum(map(len, options.images.values())))
+    for name, data in options.images.items():
+        send = partial(models.send_image, connection, *in_path(parse_full_name(model)), name, data=data)
+        try:
+            patiently(stop, send)
+        except (BadInput, OverQuota, NotFound) as error:
+            yield NO_IMAGE.format(error)
+        progress.advance(len(data))
+
+
+def _is_its_card(model: Model, options: PushOptions) -> bool:
+    """Return whether a registered model of the account has the card of these options."""
+    described = options.metadata.get("description")
+    return isinstance(described, str) and bool(options.images) and described.strip() == (model.description or "")
 
 
 def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[str, str], Digest] | str:
@@ -351,13 +383,16 @@ class _Push:
             registered = models.model(self.connection, *in_path(self.name))
         if registered is not None and [file.sha256 for file in registered.files] == digests:
             address = f"{self.connection.url}/models/{registered.name}"
-            unused_metadata = (NOT_CHANGED.format(address=address),) if self.options.metadata else ()
+            if _is_its_card(registered, self.options) and not self.options.dry_run:
+                about_card = self._image_notes(registered.name)  # an earlier push may have ended before it sent them
+            else:
+                about_card = (NOT_CHANGED.format(address=address),) if self.options.metadata else ()
             return PushReport(
                 name=str(self.name),
                 model=registered.name,
                 address=address,
                 state=ALREADY_THERE,
-                notes=(*self._notes(), *unused_metadata),
+                notes=(*self._notes(), *about_card),
                 bytes_known=_size_bytes(pieces.values()),
                 pieces_known=len(pieces),
             )
@@ -474,8 +509,12 @@ class _Push:
         )
         if submission is None:
             return report
+        image_notes: tuple[str, ...] = (IMAGES_LATER,) if self.options.images else ()
+        if submission.model is not None and submission.state in WITH_IMAGES:
+            image_notes = self._image_notes(submission.model)
         return replace(
             report,
+            notes=(*report.notes, *image_notes),
             model=submission.model,
             address=self.connection.url + (submission.address or f"/submissions/{submission.id}"),
             state=submission.state,
@@ -483,6 +522,10 @@ class _Push:
             reason=submission.reason,
             findings=submission.findings,
         )
+
+    def _image_notes(self, model: str) -> tuple[str, ...]:
+        """Send the images of the card of the registered `model`; return why some are not shown."""
+        return tuple(_send_images(self.connection, model, self.options, self.progress, self.stop))
 
     def _notes(self) -> tuple[str, ...]:
         return tuple(

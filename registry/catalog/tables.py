@@ -64,10 +64,11 @@ from organs.registry.catalog.vocabulary import (
     VERDICTS,
     WORD_MAX,
 )
-from organs.registry.entities.published import DESCRIPTION_MAX
+from organs.registry.entities.published import DESCRIPTION_MAX, IMAGE_FORMATS
 from organs.registry.entities.query import LISTS
 from organs.registry.measures import RANKED_MEASURES
 from organs.registry.names import FULL_PRECISION, QUERY_NAME_MAX_LENGTH, plain_quantisation, split_quantisation
+from organs.registry.upload_limits import CARD_IMAGE_NAME_MAX
 
 SAVED_QUERY_MAX = 2000
 """The most characters of a saved query, which are those of any query."""
@@ -504,6 +505,20 @@ class RuntimeTextRow(Base):
     source: Mapped[str] = string(255)
     """The tool, and its name for the model."""
     text: Mapped[str]
+
+
+class CardImageRow(Base):
+    """An image of the card of a model, as the server has written it; `name` is the path by which the card names it."""
+
+    __tablename__ = "card_images"
+    __table_args__ = (CheckConstraint("width > 0 AND height > 0", name="sides_positive"),)
+
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True)
+    name: Mapped[str] = string(CARD_IMAGE_NAME_MAX, primary_key=True)
+    blob_id: Mapped[BlobId] = mapped_column(index=True)
+    format: Mapped[str] = one_of(IMAGE_FORMATS)
+    width: Mapped[int] = mapped_column(Integer)
+    height: Mapped[int] = mapped_column(Integer)
 
 
 class OutsideFile(Base):

@@ -27,6 +27,7 @@ from organs.registry.entities.lineage import FAMILIES_DEFAULT, FAMILIES_MAX, Fam
 from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.published import (
+    CardImage,
     DescendantPage,
     ModelEditRequest,
     ModelVersions,
@@ -36,6 +37,7 @@ from organs.registry.entities.published import (
 )
 from organs.registry.entities.sizes import SizeCurve
 from organs.registry.search.language import MODELS
+from organs.registry.upload_limits import CARD_IMAGE_NAME_MAX
 
 GROUP = Group("Models", "Search, compare and edit models; lineage and files.")
 PLACE_MAX = 1_000_000
@@ -59,6 +61,17 @@ HeaderDigest = Annotated[
         "The SHA-256 of a file's header, from its first byte to the last tensor info, as in locks.",
         "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3",
         pattern="^[0-9a-f]{64}$",
+    ),
+]
+EXAMPLE_IMAGE = "GIF87a\x01\0\x01\0\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;"
+"""A grey point."""
+ImageName = Annotated[
+    str,
+    Meta(
+        description="The path by which the description shows the image: `![a plot](images/plot.png)`.",
+        examples=["images/plot.png"],
+        min_length=1,
+        max_length=CARD_IMAGE_NAME_MAX,
     ),
 ]
 First = Annotated[str, full_name_note("A model, `namespace/name` or `namespace/name@version`.", _EXAMPLE)]
@@ -193,6 +206,22 @@ def model_descendants(
 def edit(namespace: Namespace, name: Name, body: ModelEditRequest | Values) -> PublishedModel:
     """Change the title, description, license, tags or base of one of your own models. Its bytes never change. `errors`
     names each field that is not valid. A base replaces the base that the file declares.
+    """
+
+
+@GROUP.write(
+    "put",
+    f"{_MODEL}/images",
+    "Send an image of a card",
+    bytes_example=EXAMPLE_IMAGE,
+    example="image=images/plot.png",
+    refusals=(404, 409, 410, 411),
+)
+def send_image(namespace: Namespace, name: Name, image: ImageName, *, data: bytes) -> CardImage:
+    """Add an image to the card of one of your own models, or replace the one of that name; the description must show
+    it. The body is a PNG, JPEG, WebP or GIF of at most 4 MiB and 4,096 pixels on a side. The registry writes it again,
+    as a PNG or a JPEG, without the metadata; of an animation it keeps the first frame. A card has at most 16 images, of
+    16 MiB together. An edit of the description removes the images that it does not show any more.
     """
 
 

@@ -32,8 +32,10 @@ from organs.registry.entities.finding import Finding
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
 from organs.registry.entities.plan import RecipeFile
+from organs.registry.entities.published import CardImage
 from organs.registry.entities.storage import ModelStorage
 from organs.registry.entities.validation import SourceDivergence
+from organs.registry.upload_limits import CARD_IMAGES_MAX
 
 COLUMNS = (
     Column("name", "model", CellKind.NAME),
@@ -203,6 +205,7 @@ class Model(ModelSummary):
     chimeras: Annotated[Count, Meta(description="Visible chimeras that have it as their base or as a donor.")] = 0
     contributor: Annotated[Text, Meta(description="The account that added it.")]
     description: Annotated[Text, Meta(description="Markdown, from its owner or its file.")] | None
+    images: Annotated[tuple[CardImage, ...], Meta(max_length=CARD_IMAGES_MAX, description="Images of its card.")] = ()
     tags: Texts
     state_reason: Annotated[Text, Meta(description="Why it was yanked.")] | None
     changed_at: (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
@@ -47,6 +47,22 @@ Base = Annotated[
     str,
     Meta(max_length=BASE_MAX, description="The model that it was made from: `namespace/name`, or its name elsewhere."),
 ]
+
+
+ImageFormat = Literal["png", "jpeg"]
+IMAGE_FORMATS: tuple[str, ...] = get_args(ImageFormat)
+"""The formats in which images of cards are stored, which are also the endings of their addresses."""
+
+
+class CardImage(Entity):
+    """An image of a card. Its address is `/models/NAMESPACE/NAME/images/DIGEST.FORMAT`."""
+
+    name: Annotated[Text, Meta(description="The path by which the card names it.")]
+    digest: Annotated[Digest, Meta(description="SHA-256 of the stored image.")]
+    format: Annotated[Word, Meta(description="`png` or `jpeg`.")]
+    width: Annotated[Count, Meta(description="Pixels.")]
+    height: Annotated[Count, Meta(description="Pixels.")]
+    size_bytes: Bytes
 
 
 class ModelStatements(RequestBody):

@@ -23,8 +23,9 @@ from organs.registry.entities.base import (
     Time,
     Word,
 )
-from organs.registry.entities.published import ModelStatements, Reason
+from organs.registry.entities.published import CardImage, ModelStatements, Reason
 from organs.registry.upload_limits import (
+    CARD_IMAGES_MAX,
     FILE_NAME_MAX_BYTES,
     FINDING_MAX_LENGTH,
     FINDINGS_MAX,
@@ -197,6 +198,7 @@ class SubmittedModel(ProposedModel):
 
     name: ModelText
     state: Word
+    images: Annotated[tuple[CardImage, ...], Meta(max_length=CARD_IMAGES_MAX, description="Images of its card.")] = ()
     organs: Annotated[Count, Meta(description="Different tensors.")]
     organs_new: Annotated[Count, Meta(description="Tensors that no other visible or yanked model has.")]
     mean_theta: Theta | None

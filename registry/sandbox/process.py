@@ -161,7 +161,7 @@ def run_confined(
         else:
             is_named = number in signal.valid_signals() and number in set(signal.Signals)
             signal_name = signal.Signals(number).name if is_named else f"signal {number}"
-    output, log = bytes(pipes.output[: OUTPUT_MAX_BYTES + 1]), plain_text(bytes(pipes.log))
+    output, log = bytes(pipes.output[: limits.output_max_bytes + 1]), plain_text(bytes(pipes.log))
     return Result(code, signal_name, stopped, output, log, time.monotonic() - start)
 
 

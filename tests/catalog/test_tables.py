@@ -90,6 +90,8 @@ def test_integers_have_64_bits_except_those_that_stay_small() -> None:
     assert small == {
         "blob_parts.position",
         "blobs.codec_version",
+        "card_images.height",
+        "card_images.width",
         "experts.expert",
         "fleet_units.number",
         "other_names.version",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from tests.card_images import POINTS
 from tests.cli.in_process import OrganCommand
 from tests.cli.pseudo_terminal import on_a_pseudo_terminal
 from tests.client.scripted_server import Answer, ReceivedRequest, scripted_server
@@ -43,15 +44,20 @@ def test_the_readme_of_a_folder_is_the_card_of_a_new_model_until_another_is_chos
     folder.mkdir()
     (folder / "weaver.gguf").write_bytes(model.read_bytes())
     (folder / "README.md").write_text("---\ntags: [yarn]\n---\n# Weaver\n\n|a|b|\n|-|-|\n|1|2|")
-    (tmp_path / "other.md").write_text("# Other")
+    (tmp_path / "other.md").write_text("# Other\n\n![a](a.png) ![b](b.png) ![c](c.png)")
+    (tmp_path / "a.png").write_bytes(POINTS)
+    (tmp_path / "b.png").write_text("<svg/>")
 
     def card() -> tuple[str, list[str]]:
         shown = json.loads(organ.done("show", "weaver", "--json").out)
-        return shown["description"], shown["tags"]
+        assert [image["name"] for image in shown["images"]] == ["a.png"] * shown["description"].startswith("# Other")
+        return shown["description"][:7], shown["tags"]
 
     assert f"note: its card is {folder / 'README.md'}" in organ.done("ingest", folder).err
-    assert card() == ("# Weaver\n\n|a|b|\n|-|-|\n|1|2|", ["yarn"])
-    organ.done("ingest", folder / "weaver.gguf", "--card", tmp_path / "other.md")
+    assert card() == ("# Weave", ["yarn"])
+    notes = organ.done("ingest", folder / "weaver.gguf", "--card", tmp_path / "other.md").err
+    assert "an image of its card is not shown: c.png: No such file or directory" in notes
+    assert "an image of its card is not shown: b.png is no PNG, JPEG, WebP or GIF image" in notes
     organ.done("ingest", folder)
     assert card() == ("# Other", ["yarn"])
     assert "--card is for one model" in organ("ingest", folder, model, "--card", tmp_path / "other.md").err

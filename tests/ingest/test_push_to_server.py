@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from organs.ingest.contributions import push as submitting
 from organs.ingest.contributions.push import (
@@ -24,16 +25,19 @@ from organs.registry.catalog.queries.blobs import DEPTH_MAX
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.tables import CardImageRow
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
+from organs.registry.endpoints import models
 from organs.registry.errors import BadInput, Conflict, NotAllowed, OverQuota
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from tests.card_images import CARD, NAME, POINTS
 from tests.client.served_registry import ServedRegistry, serve_registry
 from tests.ingest.push_cases import CHUNK_BYTES, RecordedProgress, large_model, write_model_file
 from tests.registry_templates import RegistryTemplates
-from tests.related_models import blob_forms, family_files
+from tests.related_models import blob_forms, family_files, model_file, related_tensors
 from tests.small_models import (
     EXPERTS,
     assemble_model,
@@ -73,6 +77,39 @@ def pushed_as_recipe(
     with RemoteRegistry(there.url, token) as remote:
         source = ModelSource((), parse_model_name(model))
         return push_chimera(remote, here, source, PushOptions(**options), RecordedProgress())
+
+
+def test_the_images_of_a_card_are_sent_when_the_model_is_registered_and_again_if_they_lack(
+    there: ServedRegistry, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    token = new_token(registry, "ann")
+    first, second = (model_file("A", related_tensors(correlation=alike)) for alike in (1.0, 0.9))
+    path = write_model_file(tmp_path, first, "a.gguf")
+    connection, memory = Connection(there.url, token), Memory(tmp_path / "cache")
+
+    def send(**options: Any) -> PushReport:
+        stated = {"description": f"{CARD}![b](b.png) ![c](c.png)", "license": "mit"}
+        images = {NAME: POINTS, "b.png": b"<svg/>"}
+        options = {"images": images, "lacking_images": ("c.png: a link",), **options}
+        (source,) = find_sources([str(path)], "push")
+        return push(connection, source, PushOptions(metadata=stated, **options), memory, RecordedProgress())
+
+    def names() -> list[str]:
+        return [image.name for image in models.model(connection, "ann", "a").images]
+
+    report = send()
+    assert (report.state, names()) == ("published", [NAME])
+    lacking = [
+        "an image of its card is not shown: c.png: a link",
+        "an image of its card is not shown: b.png is no PNG, JPEG, WebP or GIF image",
+    ]
+    assert list(report.notes) == lacking
+    with registry.catalog.writing() as session:
+        session.execute(delete(CardImageRow))
+    assert (send(dry_run=True).state, names()) == ("there", [])
+    assert (list(send().notes), names()) == (lacking, [NAME])
+    write_model_file(tmp_path, second, "a.gguf")
+    assert send(wait=False).notes == (submitting.IMAGES_LATER,)
 
 
 @pytest.mark.long

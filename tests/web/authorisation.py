@@ -177,6 +177,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /models/<namespace>/<name> .json .csv .gguf
         GET /models/<namespace>/<name>/depth.svg
         GET /models/<namespace>/<name>/files/<file>
+        GET /models/<namespace>/<name>/images/<image>.<any(png, jpeg):ending>
         GET /models/<namespace>/<name>/picture.png
         GET /models/<namespace>/<name>/picture.svg
         GET /models/<namespace>/<name>/report .json .csv .md
@@ -276,6 +277,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         NAMESPACE,
         """
         PATCH|PUT /api/v1/models/<namespace>/<name>
+        PUT /api/v1/models/<namespace>/<name>/images
         GET /models/<namespace>/<name>/edit.json
         POST /models/<namespace>/<name>/edit
         """,
@@ -355,7 +357,9 @@ HIDDEN_YANK = Group(401, 404, 409, 403, 404, 409, 409, 409)
 HIDDEN_RESTORE = Group(401, 404, 409, 403, 404, IN, IN, 409)
 HIDDEN_GROUPS: tuple[tuple[Group, str], ...] = (
     (HIDDEN_FROM_OTHERS, "GET /api/v1/models/<namespace>/<name>/versions"),
+    (HIDDEN_FROM_OTHERS, "GET /models/<namespace>/<name>/images/<image>.<any(png, jpeg):ending>"),
     (HIDDEN_EDIT, "PATCH /api/v1/models/<namespace>/<name>; POST /models/<namespace>/<name>/edit"),
+    (HIDDEN_EDIT, "PUT /api/v1/models/<namespace>/<name>/images"),
     (Group(401, 404, IN, 403, 404, 403, 403, IN), "GET /models/<namespace>/<name>/edit.json"),
     (Group(LOG_IN, 404, IN, 403, 404, 403, 403, IN), "GET /models/<namespace>/<name>/edit"),
     (HIDDEN_YANK, "POST /api/v1/models/<namespace>/<name>/yank; POST /models/<namespace>/<name>/yank"),
@@ -371,6 +375,7 @@ GONE_FOR_UPLOADERS = Group(401, 403, 410, 403, 410, 403, 410, 410)
 GONE_FOR_SOMEBODY = GONE_FOR_ALL._replace(nobody=401)
 GONE_GROUPS: tuple[tuple[Group, str], ...] = (
     (GONE_FOR_UPLOADERS, "PATCH /api/v1/models/<namespace>/<name>; POST /models/<namespace>/<name>/edit"),
+    (GONE_FOR_UPLOADERS, "PUT /api/v1/models/<namespace>/<name>/images"),
     (GONE_FOR_UPLOADERS, "POST /models/<namespace>/<name>/sizes"),
     (GONE_FOR_SOMEBODY, "GET /models/<namespace>/<name>/edit.json"),
     (GONE_FOR_SOMEBODY._replace(nobody=LOG_IN), "GET /models/<namespace>/<name>/edit"),

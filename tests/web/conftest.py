@@ -24,6 +24,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
+from tests.card_images import CARD, put_card
 from tests.gains import add_gains
 from tests.gguf_files import array, file_bytes, text
 from tests.registry_templates import RegistryTemplates
@@ -133,6 +134,7 @@ def hostile_models(registry: LocalRegistry, folder: Path) -> None:
     second.write_bytes(file_bytes(metadata, related_tensors(correlation=0.99)))
     for path in (first, second):
         ingest_file(registry, path, "local/hostile" if path is first else None)
+    put_card(registry, "local/hostile", text=f"{HOSTILE}{HOSTILE_LINK}\n\n{CARD}")
     with registry.catalog.writing() as session:
         enqueue_job(session, HOSTILE[:32], {HOSTILE: [HOSTILE_LINK]}, HOSTILE)
         claim = claim_job(session, [HOSTILE[:32]])

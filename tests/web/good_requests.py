@@ -10,6 +10,7 @@ from flask.testing import FlaskClient
 
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
+from tests.card_images import NAME, POINTS
 from tests.related_models import model_file, related_tensors
 from tests.web import owned_catalog as ada
 from tests.web.owned_catalog import ASKERS, Askers
@@ -37,6 +38,8 @@ PLAIN_ARGUMENTS = {
     "text": "card.md",
     "filename": "catalog.js",
     "form": "npy",
+    "image": sha256(POINTS).hexdigest(),
+    "ending": "png",
     "section": "ranking",
     "page": "guide",
     "picture": "catalog-compose.png",
@@ -152,6 +155,8 @@ def sent(askers: Askers, asker: str, method: str, rule: str) -> dict[str, Any]:
         return {"query_string": QUERIES.get(rule, {})}
     if (method, rule) == ("PATCH", f"{_API}/uploads/<upload>"):
         return CHUNK
+    if (method, rule) == ("PUT", f"{_API}{_MODEL}/images"):
+        return {"data": POINTS, "content_type": "application/octet-stream", "query_string": {"image": NAME}}
     if rule == f"{_API}/account/tokens":
         body = {"label": "more", "scopes": scopes[:1]}
     if rule.startswith("/api/"):

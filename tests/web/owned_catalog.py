@@ -26,6 +26,7 @@ from organs.registry.names import parse_model_name
 from organs.web.auth import COOKIE
 from organs.web.pages.routes import COOKIE as FORM_COOKIE
 from organs.web.pages.routes import FIELD
+from tests.card_images import put_card
 from tests.fleets import put_run
 from tests.related_models import model_file, related_tensors
 from tests.sizes import add_size
@@ -63,6 +64,8 @@ def fill_owned_catalog(registry: LocalRegistry, folder: Path) -> None:
         ingest_file(registry, path, name)
     for name, block in ((MIXED, 0), (HIDDEN, 1)):
         registry.compose(VISIBLE).graft(BASE, blocks=block).named(name).plan().register()
+    for name in (VISIBLE, HIDDEN):
+        put_card(registry, name)
     add_size(registry, VISIBLE, "4bpw", 40_000, 0.02, model=HIDDEN)
     for owner, _ in ASKERS.values():
         new_token(registry, owner)  # which adds the contributor

@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.entities.published import DESCRIPTION_MAX
-from organs.web.render import (
+from organs.registry.card_text import (
     BRACKETS_MAX,
     CELLS_MAX,
     LINES_MAX,
     MARKS_MAX,
     NESTING_MAX,
-    OPENING_MAX,
     WORK_MAX,
-    markdown,
-    opening,
 )
+from organs.registry.entities.published import DESCRIPTION_MAX
+from organs.web.render import OPENING_MAX, markdown, opening
 
 TAGS = set(
     re.findall(r"\w+", "p h3 h4 h5 h6 ul ol li blockquote pre code em strong a hr br table thead tbody tr th td")

@@ -34,6 +34,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
 from organs.web.pages.routes import FIELD
+from tests.card_images import put_card
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import model_file, related_tensors
 from tests.search.test_query_plans import spoken
@@ -148,6 +149,7 @@ def _put_secret(registry: LocalRegistry, folder: Path) -> None:
         )
         row.id, row.state, row.model_id = SUBMISSION, "quarantined", model.id
         session.add(OtherName(namespace="ada", name="alias-F16", version=1, model_id=model.id))
+    put_card(registry, "ada/secret")
 
 
 def _secret(registry: LocalRegistry) -> Secret:

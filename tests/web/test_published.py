@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.register.accounts import set_quota
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import OtherName
 from organs.registry.local import LocalRegistry
+from organs.registry.upload_limits import CARD_IMAGE_MAX_BYTES
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
+from tests.card_images import CARD, NAME, POINTS, image_bytes, put_card
 from tests.catalog.counts import model_named
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import model_file, related_tensors
@@ -164,6 +170,84 @@ def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask
     assert '<a href="https://example.org/" rel="nofollow' in html
     assert "<script>alert" not in html
     assert browser.get(f"{edit}.json").get_json()["tags"] == ["wool", "yarn"]
+
+
+def test_images_are_sent_to_the_card_that_shows_them_and_leave_with_it(
+    ada: FlaskClient, anybody: FlaskClient, registry: LocalRegistry
+) -> None:
+    def send(name: str, data: bytes = POINTS, **options: Any) -> tuple[int, Any]:
+        options = {"content_type": "application/octet-stream", "query_string": {"image": name}, **options}
+        answer = ada.put(f"{API}/{MODEL}/images", data=data, **options)
+        return answer.status_code, answer.get_json()
+
+    assert send(NAME)[0] == 400, "no card shows it"
+    card = f"{CARD}\n![Not sent](b.png) ![elsewhere](https://example.org/c.png)"
+    assert ada.patch(f"{API}/{MODEL}", json={"description": card}).status_code == 200
+    status, image = send(NAME)
+    assert (status, image["name"], image["format"], image["width"], image["height"]) == (200, NAME, "png", 3, 2)
+    assert found_at(anybody, f"{API}/{MODEL}")["images"] == [image]
+    status, refused = send("b.png", b"<svg/>")
+    assert (status, refused["detail"]) == (400, "b.png is no PNG, JPEG, WebP or GIF image")
+    assert send("b.png", bytes(CARD_IMAGE_MAX_BYTES + 1))[0] == 413
+    assert send("b.png", content_type="image/png")[0] == 415
+    address = f"/models/{MODEL}@2/images/{image['digest']}.png"
+    page = page_at(anybody, f"/models/{MODEL}")
+    (shown,) = [one.attributes for one in page.named("img") if one.attributes.get("loading")]
+    assert shown == {
+        "src": address,
+        "alt": "A plot",
+        "width": "3",
+        "height": "2",
+        "loading": "lazy",
+        "class": "alone",
+    }
+    assert "Not sent (an image that is not here)" in page.text
+    answer = anybody.get(address)
+    assert answer.data.startswith(b"\x89PNG")
+    assert (answer.headers["Content-Type"], answer.headers["X-Content-Type-Options"]) == ("image/png", "nosniff")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert anybody.get(address.replace(".png", ".jpeg")).status_code == 404
+    with registry.catalog.writing() as session:
+        model_named(session, f"{MODEL}@2").contributor_id = contributor_by_name(session, "ada").id
+        set_quota(session, "ada", 1)
+    assert send("b.png", image_bytes("GIF"))[0] == 413
+    assert ada.patch(f"{API}/{MODEL}", json={"description": f"![a](./{NAME})"}).status_code == 200
+    assert found_at(anybody, f"{API}/{MODEL}")["images"] == [image]
+    assert ada.patch(f"{API}/{MODEL}", json={"description": f"`![a]({NAME})`"}).status_code == 200
+    assert anybody.get(address).status_code == 404
+
+
+def test_a_hidden_image_is_shown_to_whoever_may_see_the_model(
+    app: Flask, anybody: FlaskClient, registry: LocalRegistry
+) -> None:
+    ada = log_in(app, new_token(registry, "ada", "upload"))
+    digest = put_card(registry, f"{MODEL}@2")
+    address = f"/models/{MODEL}@2/images/{digest}.png"
+    with registry.catalog.writing() as session:
+        hide_model(session, model_named(session, f"{MODEL}@2"), "quarantined", "It waits.", "root")
+    assert ada.get(address).headers["Cache-Control"] == "private, no-cache"
+    missing = anybody.get(f"/models/{MODEL}@3/images/{digest}.png")
+    assert anybody.get(address).text.replace("@2", "@3") == missing.text
+    assert missing.status_code == 404
+
+
+def test_the_form_sends_images_by_the_names_of_their_files(app: Flask, registry: LocalRegistry) -> None:
+    browser = log_in(app, new_token(registry, "ada", "upload"))
+    edit = f"/models/{MODEL}/edit"
+
+    def send(*files: tuple[bytes, str]) -> str:
+        images = [(BytesIO(data), name) for data, name in files]
+        return send_form(browser, edit, edit, description=f"{CARD} ![b](b.gif)", images=images).text
+
+    padding = bytes(300_000)
+    assert "The description shows no image &#39;c.png&#39;" in send((POINTS, "c.png"))
+    assert "B.gif is no PNG, JPEG, WebP or GIF image" in send((POINTS, "plot.png"), (b"rubbish", "b.gif"))
+    assert "Nothing was saved" in send(*[(POINTS, "plot.png")] * 17)
+    assert found_at(browser, f"{API}/{MODEL}")["images"] == []
+    send((POINTS + padding, "plot.png"), (image_bytes("GIF"), "my/b.gif"))
+    assert [one["name"] for one in found_at(browser, f"{API}/{MODEL}")["images"]] == ["b.gif", NAME]
+    assert "Stored now: b.gif, images/plot.png" in page_at(browser, edit).text
 
 
 def test_a_refused_form_keeps_the_typed_text(app: Flask, registry: LocalRegistry) -> None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from flask import request
+from sqlalchemy.orm import Session
+
+from organs.ingest.card_images import CardImageBytes, change_with_images, checked_image
 from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.service import publish_model
+from organs.registry.card_text import image_names
+from organs.registry.catalog.queries.accounts import check_model_fits
+from organs.registry.catalog.queries.card_images import card_images
 from organs.registry.catalog.queries.model_lists import (
     VERSIONS_MAX,
     descendants_page,
@@ -21,7 +30,9 @@ from organs.registry.catalog.queries.model_names import (
 from organs.registry.catalog.queries.organs import organ_page_of_model
 from organs.registry.catalog.queries.sizes import size_curve
 from organs.registry.catalog.records import Edits
+from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.model_changes import edit_model, hide_model
+from organs.registry.catalog.tables import ContributorRow, ModelRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.endpoints import models as endpoints
@@ -33,6 +44,7 @@ from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.published import (
     VERSION_MAX,
+    CardImage,
     DescendantPage,
     ModelVersions,
     PublishedModel,
@@ -40,7 +52,7 @@ from organs.registry.entities.published import (
     YankRequest,
 )
 from organs.registry.entities.sizes import SizeCurve
-from organs.registry.errors import BadRequest, NotFound
+from organs.registry.errors import BadImage, BadInput, BadRequest, NotFound
 from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.relatives import resolve_declared
@@ -49,7 +61,9 @@ from organs.registry.relatives.families import families, family_of
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.search.language import MODELS, parse_query
 from organs.registry.search.models import search_models
+from organs.registry.upload_limits import CARD_IMAGE_MAX_BYTES
 from organs.web.api.operation import checked, queued, serves
+from organs.web.api.uploads import current_contributor_id, length_of_bytes, receiving
 from organs.web.params import addressed_model
 from organs.web.permissions import (
     is_shown_all,
@@ -60,10 +74,7 @@ from organs.web.permissions import (
     model_to_yank,
     user_name,
 )
-from organs.web.responses import (
-    registry,
-    searching,
-)
+from organs.web.responses import reading, registry, searching
 
 
 @serves(endpoints.models)
@@ -161,17 +172,50 @@ def edit(namespace: str, name: str, body: Values) -> PublishedModel:
     edits, wrong = read_edits(body)
     if wrong:
         raise BadRequest(*wrong[0], more=wrong[1:])
-    return change_model(_name(namespace, name, body.get("version")), edits)
+    return change_card(_name(namespace, name, body.get("version")), edits, {})
 
 
-def change_model(name: ModelName, edits: Edits) -> PublishedModel:
-    """Change the description of a model of the user. Raises NotFound, NotAllowed; Conflict for itself as base."""
-    with registry().catalog.writing() as session:
+@serves(endpoints.send_image)
+def send_image(namespace: str, name: str, image: str) -> CardImage:
+    length = length_of_bytes("An image", CARD_IMAGE_MAX_BYTES)
+    with reading() as session:
+        model = model_to_edit(session, _name(namespace, name))  # refuses it before the body is read
+        full_name = parse_model_name(model.full_name)
+        if image not in image_names(model.description or ""):
+            raise BadImage(f"the description of {model.full_name} shows no image {image!r}")
+    with receiving(current_contributor_id()):
+        request.max_content_length = CARD_IMAGE_MAX_BYTES
+        data = request.get_data(cache=False)
+        if len(data) != length:
+            raise BadInput(f"the body ended {length - len(data):,} bytes too early")
+        checked_by_program = checked_image(image, data, required=registry().settings.requires_sandbox)
+    change_card(full_name, Edits(), {image: checked_by_program})
+    with reading() as session:
+        images = card_images(session, model_to_edit(session, full_name).id)
+    return next(found for found in images if found.name == image)
+
+
+def change_card(name: ModelName, edits: Edits, images: Mapping[str, CardImageBytes]) -> PublishedModel:
+    """Change the description of a model of the user, and give it images that its description then shows.
+
+    Raises NotFound, NotAllowed, BadImage, OverQuota; Conflict for itself as base.
+    """
+    size_bytes = sum(len(image.data) for image in images.values())
+
+    def change(session: Session) -> ModelRow:
         model = model_to_edit(session, name)
         edit_model(session, model, edits, user_name())
         if model.state == "visible":
             resolve_declared(session, model)
-        return published_model(session, model)
+        owner = session.get_one(ContributorRow, model.contributor_id, with_for_update=bool(images))
+        if images and owner.name != LOCAL:
+            quota_bytes = registry().settings.quota_bytes
+            check_model_fits(session, owner, quota_bytes, size_bytes, subject="the images have")
+        return model
+
+    change_with_images(registry(), change, images, user_name())
+    with reading() as session:
+        return published_model(session, model_to_edit(session, name))
 
 
 @serves(endpoints.yank)

@@ -40,16 +40,9 @@ _SHA256 = re.compile(DIGEST_PATTERN, re.ASCII)
 def requested_chunk() -> Chunk:
     """Return the chunk that the headers describe, without reading the body.
 
-    Raises BadRequest (400). Answers 411 to a body of unknown length, 413 to a body that is too long, and 415 to a body
-    of another type than plain bytes.
+    Raises BadRequest (400), and answers as `length_of_bytes`.
     """
-    if request.mimetype != OCTETS:
-        abort(415, f"The body must be plain bytes: send it with Content-Type: {OCTETS}.")
-    length = request.content_length
-    if length is None or "Transfer-Encoding" in request.headers:
-        abort(411, "The header Content-Length is missing.")
-    if length > CHUNK_MAX_BYTES:
-        abort(413, f"A chunk has at most {CHUNK_MAX_BYTES:,} bytes.")
+    length = length_of_bytes("A chunk", CHUNK_MAX_BYTES)
     match = _RANGE_TEXT.fullmatch(request.headers.get(RANGE_HEADER, "").strip())
     if match is None:
         raise BadRequest(RANGE_HEADER, "a chunk needs the header Content-Range: bytes FIRST-LAST/SIZE")
@@ -59,6 +52,21 @@ def requested_chunk() -> Chunk:
     if last + 1 - first != length:
         raise BadRequest(RANGE_HEADER, f"Content-Range has {last + 1 - first:,} bytes, the body has {length:,}")
     return Chunk(first, last + 1, size, _requested_digest())
+
+
+def length_of_bytes(what: str, most_bytes: int) -> int:
+    """Return the length of a body of plain bytes, without reading it.
+
+    Answers 411 to a body of unknown length, 413 to a body that is too long, and 415 to a body of another type.
+    """
+    if request.mimetype != OCTETS:
+        abort(415, f"The body must be plain bytes: send it with Content-Type: {OCTETS}.")
+    length = request.content_length
+    if length is None or "Transfer-Encoding" in request.headers:
+        abort(411, "The header Content-Length is missing.")
+    if length > most_bytes:
+        abort(413, f"{what} has at most {most_bytes:,} bytes.")
+    return length
 
 
 def portions(chunk: Chunk) -> Iterator[bytes]:

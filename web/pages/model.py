@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.util import find_spec
 from statistics import fmean
 
@@ -10,10 +11,13 @@ from flask import current_app, redirect, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.wrappers import Response
 
+from organs.ingest.card_images import CardImageBytes, checked_image
 from organs.ingest.contributions.manifest import FIELDS, read_edits
 from organs.ingest.tools.ollama_image import has_image
 from organs.registry.anatomy import Slot
+from organs.registry.card_text import image_names
 from organs.registry.catalog import tables
+from organs.registry.catalog.queries.card_images import card_images
 from organs.registry.catalog.queries.model_lists import descendants_page, published_model, versions
 from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.organs import organs_of_model
@@ -26,12 +30,14 @@ from organs.registry.entities.model import Model
 from organs.registry.entities.organ import COLUMNS, PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.entities.validation import TYPICAL
-from organs.registry.errors import BadQuery, Conflict, Incomplete, NotFound
+from organs.registry.errors import BadImage, BadQuery, Conflict, Incomplete, NotFound, OverQuota
 from organs.registry.gguf import dtype_by_name
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
+from organs.registry.upload_limits import CARD_IMAGE_MAX_BYTES, CARD_IMAGES_MAX, CARD_IMAGES_MAX_BYTES
 from organs.web.api import models as api
+from organs.web.api.uploads import current_contributor_id, receiving
 from organs.web.auth import ANY, need
 from organs.web.downloads import public_names
 from organs.web.error_pages import sentence_of
@@ -46,7 +52,8 @@ from organs.web.pages.sizes import sizes_shown
 from organs.web.pages.try_it import try_context
 from organs.web.params import addressed_model, requested_choice
 from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
-from organs.web.responses import conditional, model_address, plain_page, searching, with_parameters
+from organs.web.responses import conditional, model_address, plain_page, registry, searching, with_parameters
+from organs.web.security import BODY_MAX_BYTES
 
 METADATA_SHOWN = 400
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
@@ -242,12 +249,13 @@ def model_edit(namespace: str, name: str) -> WebPage:
     log_in_first()
     need(ANY)
     with searching() as session:
-        published = published_model(session, model_to_edit(session, parse_model_name(f"{namespace}/{name}")))
-    context = {"model": published, "stated": _description_context(published), "wrong": {}}
+        row = model_to_edit(session, parse_model_name(f"{namespace}/{name}"))
+        published, images = published_model(session, row), card_images(session, row.id)
+    context = {"model": published, "stated": _description_context(published), "images": images, "wrong": {}}
     return WebPage("edit.html", context, body=published)
 
 
-@writing_form("/models/<namespace>/<name>/edit")
+@writing_form("/models/<namespace>/<name>/edit", files_max_bytes=CARD_IMAGES_MAX_BYTES)
 def save_model(namespace: str, name: str) -> str | WebPage:
     """Save the description and show the model. If a field is not valid, show the form again with the errors."""
     typed = {field: request.form[field] for field in FIELDS if field in request.form}
@@ -256,16 +264,48 @@ def save_model(namespace: str, name: str) -> str | WebPage:
         values["tags"] = [tag for tag in map(str.strip, typed["tags"].split(TAGS_SEPARATOR)) if tag]
     edits, wrong = read_edits(values)
     with searching() as session:
-        before = published_model(session, model_to_edit(session, parse_model_name(f"{namespace}/{name}")))
+        row = model_to_edit(session, parse_model_name(f"{namespace}/{name}"))
+        before, stored = published_model(session, row), card_images(session, row.id)
+    images: dict[str, CardImageBytes] = {}
     if not wrong:
         try:
-            api.change_model(parse_model_name(before.name), edits)  # this version, also if a newer one appears
+            images = _sent_images(before.description if edits.description is None else edits.description)
+        except BadImage as error:
+            wrong.append(("images", sentence_of(error, capital=True)))
+    if not wrong:
+        try:
+            api.change_card(parse_model_name(before.name), edits, images)  # this version, also if a newer one appears
+        except (BadImage, OverQuota) as error:
+            wrong.append(("images", sentence_of(error, capital=True)))
         except Conflict as error:  # the model would be its own base, which only the registry can check
             wrong.append(("base", sentence_of(error, capital=True)))
     if wrong:
-        context = {"model": before, "stated": _description_context(before) | typed, "wrong": dict(wrong)}
+        stated = _description_context(before) | typed
+        context = {"model": before, "stated": stated, "images": stored, "wrong": dict(wrong)}
         return WebPage("edit.html", context, status=400)
     return model_address(before.name)
+
+
+def _sent_images(description: str | None) -> dict[str, CardImageBytes]:
+    """Return the images in the form by the names in `description`; browsers send names of files without their folders.
+
+    Raises BadImage.
+    """
+    sent, names = [file for file in request.files.getlist("images") if file.filename], image_names(description or "")
+    if len(sent) > CARD_IMAGES_MAX:
+        raise BadImage(f"{len(sent)} images; a card has at most {CARD_IMAGES_MAX}")
+    images: dict[str, CardImageBytes] = {}
+    is_held = not sent or (request.content_length or 0) > BODY_MAX_BYTES
+    with nullcontext() if is_held else receiving(current_contributor_id()):
+        for file in sent:
+            own = (file.filename or "").replace("\\", "/").rpartition("/")[2]
+            named = [name for name in names if name.rpartition("/")[2] == own]
+            if not named:
+                raise BadImage(f"the description shows no image {own[:80]!r}: write ![what it shows](its name) there")
+            data = file.stream.read(CARD_IMAGE_MAX_BYTES + 1)
+            image = checked_image(own, data, required=registry().settings.requires_sandbox)
+            images |= dict.fromkeys(named, image)
+    return images
 
 
 @writing_form("/models/<namespace>/<name>/yank", scope=ANY)

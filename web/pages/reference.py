@@ -101,7 +101,7 @@ def _request(path: str, spec: Endpoint[..., Any]) -> str:
             for parameter in spec.parameters
             if parameter.where == "header" and parameter.required
         ]
-        arguments = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
+        arguments = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @FILE"])
         return f"curl {method}{arguments} '{server}{spec.example}'"
     if spec.body is None:
         return f"curl {method or '-X POST '}'{server}{spec.example}'"

@@ -20,6 +20,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -52,6 +53,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet
 from organs.registry.search.language import QUERY_MAX_LENGTH
 from organs.web.answer_cache import reveal_headers
+from organs.web.api.uploads import current_contributor_id, receiving
 from organs.web.auth import UPLOAD, identity, session_secret
 from organs.web.permissions import check_anybody, check_writing
 from organs.web.responses import (
@@ -66,6 +68,7 @@ from organs.web.responses import (
     wants_json,
     with_parameters,
 )
+from organs.web.security import BODY_MAX_BYTES
 
 pages = Blueprint("pages", __name__)
 """The blueprint of all pages."""
@@ -251,11 +254,14 @@ def form_token() -> Markup:
     return _HIDDEN.format(FIELD, g.form_token)
 
 
-def writing_form(address: str, scope: str | None = UPLOAD) -> Callable[[FormView], FormView]:
+def writing_form(
+    address: str, scope: str | None = UPLOAD, *, files_max_bytes: int = 0
+) -> Callable[[FormView], FormView]:
     """Accept forms at `address` (POST).
 
     The view returns the address to redirect to, a page with the error, or an answer. The user needs `scope`, unless it
-    is None.
+    is None. A form with files, of `files_max_bytes` together, holds one of the places for uploads
+    if it is longer than other forms may be.
 
     The answer is 403 on a read-only server, for a request from another site, and without a valid token. It is 415 for
     a body that is not a form.
@@ -270,10 +276,15 @@ def writing_form(address: str, scope: str | None = UPLOAD) -> Callable[[FormView
                 check_writing(scope)
             if request.mimetype not in FORM_TYPES:
                 abort(415, "This address accepts forms only.")
-            received, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
-            if expected is None or not hmac.compare_digest(received.encode(), expected.encode()):
-                abort(403, TOO_OLD)
-            result = view(**arguments)
+            with ExitStack() as held:
+                if files_max_bytes and (request.content_length or 0) > BODY_MAX_BYTES:
+                    held.enter_context(receiving(current_contributor_id()))
+                    request.max_content_length = BODY_MAX_BYTES + files_max_bytes
+                held.callback(request.close)  # the files of the form
+                received, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
+                if expected is None or not hmac.compare_digest(received.encode(), expected.encode()):
+                    abort(403, TOO_OLD)
+                result = view(**arguments)
             response = redirect(result, 303) if isinstance(result, str) else _answer(result)
             assert isinstance(response, Response)
             response.headers["Cache-Control"] = "no-store"

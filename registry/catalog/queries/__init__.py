@@ -1,6 +1,7 @@
 """Every SELECT, as a named function that takes a session.
 
 model_names     which model a name, a text or a digest means
+card_images     images of the cards of models
 model_lists     models as lines of lists: rankings, versions, descendants, quantisations, repositories
 model_contents  files, tensors, header and texts of a model, and sums over its types
 blobs           blobs by digest and by id, the blobs that they need, and what uses them

@@ -16,6 +16,8 @@ from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.submissions import UNDER_WAY
 from organs.registry.catalog.rows import count, entity_of, page_of_rows, rows_among
 from organs.registry.catalog.tables import (
+    Blob,
+    CardImageRow,
     ChimeraRow,
     ContributorRow,
     ModelRow,
@@ -336,9 +338,9 @@ because a pack may have thousands of pieces of one byte. Other uploads are few, 
 def quota_of(session: Session, contributor: ContributorRow, default_bytes: int) -> Quota:
     """Return the quota of `contributor`; `default_bytes` is the quota of contributors without their own.
 
-    A model counts with the complete size of its files, also if it shares parts with others, until it is removed. An
-    upload counts with its declared size, also before its bytes arrive, until it is published or deleted; a pack counts
-    PIECE_ROW_BYTES more for each of its pieces.
+    A model counts with the complete size of its files and of the images of its card, also if it shares parts with
+    others, until it is removed. An upload counts with its declared size, also before its bytes arrive, until it is
+    published or deleted; a pack counts PIECE_ROW_BYTES more for each of its pieces.
     """
 
     def total(column: Any, *conditions: ColumnElement[bool]) -> int:
@@ -347,10 +349,14 @@ def quota_of(session: Session, contributor: ContributorRow, default_bytes: int) 
     stored = ModelRow.state.in_(("visible", "quarantined", "yanked"))
     uploads_bytes = total(UploadRow.size_bytes, UploadRow.contributor_id == contributor.id)
     uploads_bytes += PIECE_ROW_BYTES * packed_pieces(session, contributor.id)
+    images = select(func.sum(Blob.size_bytes)).join(CardImageRow, CardImageRow.blob_id == Blob.id)
+    images = images.join(ModelRow, ModelRow.id == CardImageRow.model_id)
+    images_bytes = int(session.scalar(images.where(ModelRow.contributor_id == contributor.id)) or 0)
+    models_bytes = total(ModelRow.size_bytes, ModelRow.contributor_id == contributor.id, stored)
     is_under_way = (SubmissionRow.contributor_id == contributor.id, SubmissionRow.state.in_(UNDER_WAY))
     return Quota(
         limit_bytes=default_bytes if contributor.quota_bytes is None else contributor.quota_bytes,
-        used_bytes=total(ModelRow.size_bytes, ModelRow.contributor_id == contributor.id, stored) + uploads_bytes,
+        used_bytes=models_bytes + images_bytes + uploads_bytes,
         uploads_bytes=uploads_bytes,
         submitted_bytes=total(SubmissionRow.size_bytes, *is_under_way),
     )
@@ -363,9 +369,15 @@ def packed_pieces(session: Session, contributor_id: int) -> int:
 
 
 def check_model_fits(
-    session: Session, contributor: ContributorRow, default_bytes: int, size_bytes: int, sent_bytes: int = 0
+    session: Session,
+    contributor: ContributorRow,
+    default_bytes: int,
+    size_bytes: int,
+    sent_bytes: int = 0,
+    subject: str = "the model has",
 ) -> None:
     """Raise OverQuota if one more model of `size_bytes` does not fit; `sent_bytes` of it are in uploads already.
+    `subject` begins the sentence for something else that is to be stored.
 
     Models of open submissions count as if they were published, because several submissions may use the same uploads.
     """
@@ -373,7 +385,7 @@ def check_model_fits(
     more_bytes = quota.more_bytes(size_bytes, sent_bytes)
     if more_bytes > 0:
         raise OverQuota(
-            f"the model has {size_bytes:,} bytes; with all stored and submitted bytes it exceeds the quota of "
+            f"{subject} {size_bytes:,} bytes; with all stored and submitted bytes it exceeds the quota of "
             f"{quota.limit_bytes:,} bytes by {more_bytes:,}"
         )
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import REVISION_STATEMENT
 from organs.registry.catalog.queries.accounts import contributor_account
+from organs.registry.catalog.queries.card_images import card_images
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.model_names import models_in_any_state, models_of_other_name
 from organs.registry.catalog.queries.organs import (
@@ -28,6 +29,7 @@ from organs.registry.catalog.rows import count, entity_of, first, is_named, page
 from organs.registry.catalog.tables import (
     Blob,
     BlobPart,
+    CardImageRow,
     ChimeraRow,
     ContributorRow,
     FilePart,
@@ -105,7 +107,10 @@ def _reviews(session: Session, rows: Sequence[Row[*tuple[Any, ...]]]) -> tuple[S
         submitted: SubmittedModel | None = None
         if model is not None:
             distinct, new = organs.get(model.id, (0, 0))
-            submitted = entity_of(SubmittedModel, model, base=bases.get(model.id), organs=distinct, organs_new=new)
+            images = card_images(session, model.id)
+            submitted = entity_of(
+                SubmittedModel, model, base=bases.get(model.id), images=images, organs=distinct, organs_new=new
+            )
         values = {"contributor": contributor, "name": f"{row.namespace}/{row.name}", "model": submitted}
         reviews.append(entity_of(SubmissionReview, row, findings=stored_findings(row.findings), **values))
     return tuple(reviews)
@@ -140,11 +145,14 @@ def removal_of(session: Session, model: ModelRow) -> Removal:
     files = select(ModelFileRow.id).where(ModelFileRow.model_id == model.id)
     blobs = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
     blobs.update(scalars_among(session, select(OrganRow.blob_id), OrganRow.id, organs))
-    # Only those stay that no other organ, file or stack has.
+    blobs.update(session.scalars(select(CardImageRow.blob_id).where(CardImageRow.model_id == model.id)))
+    # Only those stay that no other organ, file, card or stack has.
     users = rows_among(session, select(OrganRow.blob_id, OrganRow.id), OrganRow.blob_id, blobs)
     blobs -= {blob_id for blob_id, organ_id in users if organ_id not in organs}
     other_parts = select(FilePart.blob_id).where(FilePart.file_id.not_in(files)).distinct()
     blobs -= set(scalars_among(session, other_parts, FilePart.blob_id, blobs))
+    other_images = select(CardImageRow.blob_id).where(CardImageRow.model_id != model.id).distinct()
+    blobs -= set(scalars_among(session, other_images, CardImageRow.blob_id, blobs))
     stacks = rows_among(session, select(BlobPart.part_id, BlobPart.blob_id), BlobPart.part_id, blobs)
     blobs -= {part_id for part_id, stack_id in stacks if stack_id not in blobs}
     parents, dependants = dependants_of(session, blobs, model.id, CHIMERAS_MAX)

@@ -17,6 +17,7 @@ from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
     BlobPart,
+    CardImageRow,
     Expert,
     FilePart,
     Ingest,
@@ -183,6 +184,7 @@ def unneeded(now: datetime) -> Select[Blob]:
     return select(Blob).where(
         ~select(OrganRow.id).where(OrganRow.blob_id == Blob.id).exists(),
         ~select(FilePart.file_id).where(FilePart.blob_id == Blob.id).exists(),
+        ~select(CardImageRow.model_id).where(CardImageRow.blob_id == Blob.id).exists(),
         ~select(dependent.id).where(dependent.depends_on == Blob.id).exists(),
         ~select(BlobPart.blob_id).where(BlobPart.part_id == Blob.id).exists(),
         Blob.id.not_in(leased(now)),
@@ -202,7 +204,8 @@ def oldest_living_ingest(session: Session, now: datetime) -> datetime | None:
 
 
 def names_of_blob(session: Session, blob_id: int) -> list[str]:
-    """Return the uses of a blob as text: `namespace/name@version: tensor`, and files that use it outside of tensors.
+    """Return the uses of a blob as text: `namespace/name@version: tensor`, files that use it outside of tensors, and
+    cards of which it is an image.
 
     Outside of tensors, a file uses blobs for its header, metadata arrays, and padding that is not zero. For a blob that
     no model has any more, return how many others it is the parent of.
@@ -225,6 +228,11 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
     for model, tensor, expert in session.execute(experts.where(is_own).limit(NAMES_MAX)):
         names.append(f"{model.full_name}: {tensor}, expert {expert}")
     names += [f"{model.full_name}: header of {file}" for model, file in session.execute(files.limit(NAMES_MAX))]
+    images = select(ModelRow, CardImageRow.name).join(CardImageRow, CardImageRow.model_id == ModelRow.id)
+    images = images.where(CardImageRow.blob_id == blob_id).order_by(ModelRow.id, CardImageRow.name)
+    names += [
+        f"{model.full_name}: image {name} of its card" for model, name in session.execute(images.limit(NAMES_MAX))
+    ]
     if not names and (children := count(session, Blob, Blob.depends_on == blob_id)):
         names.append(f"{plural_text(children, 'tensor', 'tensors')} of other models; no model has it any more")
     return names

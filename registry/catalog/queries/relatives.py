@@ -16,6 +16,7 @@ from organs.registry.catalog.cache import cached
 from organs.registry.catalog.rows import among, batches, count, first, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
+    CardImageRow,
     Derivation,
     Expert,
     FilePart,
@@ -190,8 +191,8 @@ def blob_ids_of_models(session: Session, model_ids: Collection[int]) -> set[int]
 
 
 def blobs_in_models(session: Session, blob_ids: Collection[int]) -> set[int]:
-    """Return those of the blobs that are organs of models, or other parts of their files."""
-    columns: tuple[Any, ...] = (OrganRow.blob_id, FilePart.blob_id)
+    """Return those of the blobs that are organs of models, other parts of their files, or images of their cards."""
+    columns: tuple[Any, ...] = (OrganRow.blob_id, FilePart.blob_id, CardImageRow.blob_id)
     used = (scalars_among(session, select(column).distinct(), column, blob_ids) for column in columns)
     return set(chain.from_iterable(used))
 

@@ -18,7 +18,16 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.catalog.queries.chimeras import is_mixed
 from organs.registry.catalog.queries.model_lists import is_composed
 from organs.registry.catalog.rows import among, batches, count
-from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
+from organs.registry.catalog.tables import (
+    Blob,
+    CardImageRow,
+    Expert,
+    FilePart,
+    ModelFileRow,
+    ModelRow,
+    OrganRow,
+    Placement,
+)
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
 from organs.registry.entities.storage import (
@@ -175,6 +184,7 @@ def _uses(model_ids: Collection[int] | None = None) -> list[Any]:
         (select(Placement.model_id, OrganRow.blob_id).join(OrganRow), Placement.model_id),
         (select(Expert.model_id, OrganRow.blob_id).join(OrganRow), Expert.model_id),
         (select(ModelFileRow.model_id, FilePart.blob_id).join(ModelFileRow), ModelFileRow.model_id),
+        (select(CardImageRow.model_id, CardImageRow.blob_id), CardImageRow.model_id),
     )
     if model_ids is None:
         return [statement for statement, _ in uses]

@@ -1,6 +1,7 @@
 """Every INSERT, UPDATE and DELETE, as functions that take a session and never commit.
 
 models          register a model, or a shard of one, with all of its rows in one transaction
+card_images     give images to cards, and drop those that a card does not name
 model_changes   show, hide, withdraw, remove, rename and edit a registered model
 lineage         edges of lineage that were measured, and those whose parent was found
 organs          rows of blobs, of ingests with their leases, and of organs with their measures

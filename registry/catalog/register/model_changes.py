@@ -33,6 +33,7 @@ from organs.registry.catalog.queries.relatives import first_dependants, parents_
 from organs.registry.catalog.records import (
     Edits,
 )
+from organs.registry.catalog.register.card_images import drop_unnamed_images
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.models import add_to_counts, insert_words, move_facets
 from organs.registry.catalog.register.organs import (
@@ -40,6 +41,7 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.rows import batches, execute_quietly, scalars_among
 from organs.registry.catalog.tables import (
+    CardImageRow,
     ChimeraRow,
     ComputationRow,
     Derivation,
@@ -214,6 +216,7 @@ def _delete_rows(session: Session, model: ModelRow) -> None:
         ModelWord,
         RuntimeTextRow,
         ModelTag,
+        CardImageRow,
         VerdictRow,
         GainRow,
         GainOrgan,
@@ -340,6 +343,7 @@ def edit_model(session: Session, model: ModelRow, edits: Edits, by: str) -> list
         model.title = edits.title or None
     if edits.description is not None:
         model.description = edits.description or None
+        drop_unnamed_images(session, model)
     if edits.tags is not None:
         model.tags = edits.tags
     if edits.base is not None and edits.base != (declared_base(session, model) or ""):

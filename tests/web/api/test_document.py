@@ -172,7 +172,7 @@ def test_the_reference_shows_every_operation(zoo: FlaskClient, document: dict[st
         for one in item.values():
             assert f'id="{one["operationId"]}"' in page.text, path
             assert f">{escape(one['summary'])}</h3>" in page.text
-    for shown in ('<a href="/api" aria-current="page">API</a>', "Content-Range: bytes 0-4/5", "--data-binary @CHUNK"):
+    for shown in ('<a href="/api" aria-current="page">API</a>', "Content-Range: bytes 0-4/5", "--data-binary @FILE"):
         assert shown in page.text
     assert "https://" not in page.text
     assert zoo.get("/api.json").get_json() == document

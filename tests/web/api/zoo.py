@@ -32,6 +32,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.tokens import PREFIX
 from organs.web import responses
 from organs.web.file_responses import OCTETS
+from tests.card_images import put_card
 from tests.gains import add_gains
 from tests.sizes import add_size
 from tests.small_models import ingest_file
@@ -164,7 +165,9 @@ def _managing_token(client: FlaskClient) -> dict[str, str]:
 def fill_zoo(registry: LocalRegistry) -> None:
     """Add to a registry with the shipped models what the examples show besides."""
     compose_chimeras(registry)
-    size_bytes = registry.model("local/Zoo-A-2M-v1.0-Q8_0").size_bytes
+    shown = registry.model("local/Zoo-A-2M-v1.0-Q8_0")
+    put_card(registry, shown.name, text=f"{shown.description}\n\n![Its loss](images/plot.png)")
+    size_bytes = shown.size_bytes
     add_size(registry, EXAMPLE_BASE, "Q8_0", size_bytes, 0.0004, model="local/Zoo-A-2M-v1.0-Q8_0", kind="plain")
     put_accounts(registry)
     put_jobs(registry)
