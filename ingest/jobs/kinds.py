@@ -133,7 +133,11 @@ PLAN_COST_MAX = 10_000_000
 """The cost limit of a plan before its job is queued, in microseconds: see `registry.compose.cost`."""
 PREPARED = 0.02
 """The approximate share of a job's progress that its plan takes."""
-COMPOSE_NOTES = {"compute": "computing tensors", "hash": "hashing the file", "write": "writing the file"}
+COMPOSE_NOTES = {
+    "compute": "computing tensors",
+    "hash": "computing the digest of the file",
+    "write": "writing the file",
+}
 
 
 def _settle_recipe(registry: LocalRegistry, inputs: Mapping[str, object], contributor: str) -> RecipeArguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Annotated
 
@@ -133,7 +134,13 @@ class TextVerdict(Entity):
         None
     )
     recovered: Annotated[float, Meta(description="The recovered share of the loss from zeroed grafts.")] | None = None
+    early_ratio: (
+        Annotated[float, Meta(description="The ratio from two or three windows, which are too few for a verdict.")]
+        | None
+    ) = None
+    early_margin: Annotated[float, Meta(description="Its interval of 95%, as that of the ratio.")] | None = None
     windows: Annotated[Count, Meta(description="The number of scored windows.")] | None = None
+    window_count: Annotated[Count, Meta(description="The number of windows that could be scored.")] | None = None
     tokens: Annotated[Count, Meta(description="The number of scored tokens.")] | None = None
     tokens_needed: (
         Annotated[Count, Meta(description="About the number of tokens that would settle it; null if it is settled.")]
@@ -280,6 +287,12 @@ class QuickLook(Entity):
     window_tokens: Annotated[Count, Meta(description="Tokens of a window.")]
     seconds: Annotated[float, Meta(description="The time that it took, with loading.")]
     seconds_allowed: Annotated[float, Meta(description="The time that the windows were allowed to take.")] = 0.0
+    seconds_needed: (
+        Annotated[
+            float, Meta(description="About the time that all texts need; null unless the time was too short for them.")
+        ]
+        | None
+    ) = None
     tokens_per_second: Annotated[float, Meta(description="How fast tokens were evaluated, of both models.")] | None
     texts: Items[TextLook] = ()
     failure: RunFailure | None = None
@@ -310,9 +323,21 @@ class QuickLook(Entity):
         return max(known, key=lambda text: text.ratio or 0.0, default=None)
 
     @property
+    def is_started(self) -> bool:
+        """Whether a model was run."""
+        return bool(self.texts) or self.failure is not None
+
+    @property
     def word(self) -> str:
         """The result in a word or two."""
+        if not self.is_started:
+            return "not started"
         return {True: "usable", False: "not usable", None: "not clear"}[self.usable]
+
+    @property
+    def minutes_needed(self) -> int | None:
+        """The full minutes that all texts need; None unless the time was too short for them."""
+        return None if self.seconds_needed is None else math.ceil(self.seconds_needed / 60.0)
 
     def covers(self, digests: Collection[str], windows: int, seconds: float) -> bool:
         """Return whether texts with these digests were scored: all with so many windows, or some for so long."""

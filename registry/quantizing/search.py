@@ -575,7 +575,9 @@ class _Search:
         return Windows.of(self.facts, SEARCHED)
 
     def _making(self, step: str, _size_bytes: int) -> None:
-        self._advance(0.5 if step == "hash" else 0.0, "hashing the file" if step == "hash" else "writing tensors")
+        self._advance(
+            0.5 if step == "hash" else 0.0, "computing the digest of the file" if step == "hash" else "writing tensors"
+        )
 
     # Files
 

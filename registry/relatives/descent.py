@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean
 from typing import TypeAlias
@@ -48,13 +48,44 @@ class Descent:
     parent: int | None = None
 
 
-def descents(edges: Collection[Edge], dtypes: Mapping[int, str]) -> dict[tuple[int, int], Descent]:
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What is known of models without their weights: the registry made them, or their source is proved."""
+
+    parents: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """The parents of each model whose parents are known."""
+    mixed: frozenset[int] = frozenset()
+    """Those of them that have other weights than each of their parents: chimeras, but no quantisations."""
+
+    def parent_of(self, child: int, parent: int) -> int | None:
+        """Return which of the two is the parent if the weights say that it is `parent`; None if that cannot be.
+
+        A chimera that was made after a model was registered is not its parent.
+        """
+        if parent in self.parents.get(child, ()):
+            return parent
+        if child in self.parents.get(parent, ()):
+            return child
+        return None if child in self.parents or (parent in self.mixed and parent > child) else parent
+
+
+def descents(
+    edges: Collection[Edge], dtypes: Mapping[int, str], records: Records | None = None
+) -> dict[tuple[int, int], Descent]:
     """Return what each of `edges` says, by its two models, from all edges between them.
 
-    `dtypes` has the tensor type of most weights of each model.
+    `dtypes` has the tensor type of most weights of each model. What `records` know is never contradicted, and chimeras
+    that were made here change nothing between other models.
     """
+    records = records or Records()
     is_float = {model: dtype in FLOATS for model, dtype in dtypes.items()}
-    parents, bases = _parents([edge for edge in edges if is_float.get(edge.child_id) and is_float.get(edge.parent_id)])
+    parents, bases = _parents(
+        [
+            edge
+            for edge in edges
+            if all(is_float.get(end) and end not in records.mixed for end in (edge.child_id, edge.parent_id))
+        ]
+    )
     for edge in edges:
         if _is_dequantised(edge, dtypes):  # it may be the base of others, but it was not trained
             parents.pop(_floating(edge, is_float), None)
@@ -81,7 +112,21 @@ def descents(edges: Collection[Edge], dtypes: Mapping[int, str]) -> dict[tuple[i
             found[first, second] = Descent("sibling")
         else:
             found[first, second] = Descent(edge.relation)
+        settled = found[first, second].parent
+        known = None if settled is None else records.parent_of(first + second - settled, settled)
+        if known != settled:
+            found[first, second] = Descent(edge.relation, known)
+        if found[first, second] == Descent("relative") and _have_one_parent(first, second, parents, records):
+            found[first, second] = Descent("sibling")
     return found
+
+
+def _have_one_parent(first: int, second: int, parents: Mapping[int, int], records: Records) -> bool:
+    """Return whether a parent of the one is also one of the other, if that of one of them at least is recorded."""
+    if records.mixed.isdisjoint((first, second)):
+        return False
+    above = [records.parents.get(model, {parents.get(model, 0)} - {0}) for model in (first, second)]
+    return not above[0].isdisjoint(above[1])
 
 
 def _floating(edge: Edge, is_float: Mapping[int, bool]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from organs.registry.entities.lineage import PROVED, RECORDED, RELATIVE, Lineage
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.declared import folded
-from organs.registry.relatives.descent import FLOATS, MATCHED_MIN, Descent, descents
+from organs.registry.relatives.descent import FLOATS, MATCHED_MIN, Descent, Records, descents
 from organs.registry.relatives.sources import proof_of
 from organs.registry.similarity import CLOSE, Groups, Kinship, is_another_encoding, similarity
 
@@ -171,7 +172,12 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
     measured = {other_end(edge, model.id): edge for edge in rows if edge.evidence == "measured"}
     undeclared = _undeclared(session, model, measured, others)
     near = [model.id, *list(measured)[:COMPARED_MAX]]
-    kin = descents_among(session, edges_from(session, near), near)
+    proved = [
+        (model.id, other) if proof.quantised == model.full_name else (other, model.id)
+        for other, proof in proofs.items()
+        if proof.is_complete
+    ]
+    kin = descents_among(session, edges_from(session, near), near, proved)
     stated = {other_end(edge, model.id): _direction(edge, model) for edge in rows if edge.evidence != "measured"}
 
     def direction(edge: Lineage) -> str:
@@ -288,11 +294,28 @@ def _descent(edge: Lineage, kin: Mapping[tuple[int, int], Descent]) -> Descent:
 
 
 def descents_among(
-    session: Session, edges: Iterable[Edge], model_ids: Collection[int]
+    session: Session, edges: Iterable[Edge], model_ids: Collection[int], proved: Iterable[tuple[int, int]] = ()
 ) -> dict[tuple[int, int], Descent]:
-    """Return what those of `edges` say that are measured between these models, by child and parent of the edges."""
+    """Return what those of `edges` say that are measured between these models, by child and parent of the edges.
+
+    `proved` has pairs of a quantisation and its source.
+    """
     measured = [edge for edge in edges if edge.evidence == "measured" and edge.parent_id in model_ids]
-    return descents(measured, main_dtypes(session, model_ids)) if measured else {}
+    return descents(measured, main_dtypes(session, model_ids), _records(session, model_ids, proved)) if measured else {}
+
+
+def _records(session: Session, model_ids: Collection[int], proved: Iterable[tuple[int, int]]) -> Records:
+    """Return what is recorded of these models, and of proved quantisations. A removed parent is still one."""
+    parents: defaultdict[int, set[int]] = defaultdict(set)
+    for quantised, source in proved:
+        parents[quantised].add(source)
+    mixed = set()
+    for edge in parents_of(session, model_ids, (RECORDED,)):
+        child = edge.child_model_id or 0
+        parents[child].add(edge.parent_model_id or 0)
+        if edge.relation != "quantized":
+            mixed.add(child)
+    return Records({child: frozenset(above) for child, above in parents.items()}, frozenset(mixed))
 
 
 def _proofs(session: Session, model: ModelRow, others: Mapping[int, ModelRow]) -> dict[int, Proof]:

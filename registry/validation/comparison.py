@@ -281,7 +281,8 @@ def validate(
 
 
 def _text_verdict(text: ScoredText, score: TextScores) -> TextVerdict:
-    divergence = divergence_of([score.chimera])
+    divergence, early = divergence_of([score.chimera]), score.early_change
+    ratio = None if early is None or early.high > NATS_MAX else math.exp(early.mean)
     return TextVerdict(
         name=text.name,
         digest=text.digest,
@@ -292,7 +293,10 @@ def _text_verdict(text: ScoredText, score: TextScores) -> TextVerdict:
         ratio_error=score.ratio_error,
         ratio_margin=finite(score.ratio_margin),
         recovered=finite(score.recovered),
+        early_ratio=ratio,
+        early_margin=None if early is None or ratio is None else finite(ratio * early.margin),
         windows=len(score.chimera),
+        window_count=score.window_limit,
         tokens=score.tokens,
         tokens_needed=score.tokens_needed,
         bits=finite(score.bits),

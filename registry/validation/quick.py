@@ -109,10 +109,11 @@ def quick_look(
     speed = operations_per_second()
     needed = WINDOWS_LEAST * sum(2.0 * model.facts.active_parameters * tokens / speed for model in models)
     if needed > TOO_LARGE_FROM * limits.seconds:
-        duration, allowed = duration_text(needed), duration_text(limits.seconds)
+        allowed = duration_text(limits.seconds)
         return QuickLook(
-            sentence=f"Not started: these models need about {duration} for a first look on this machine, and {allowed} "
-            "are allowed. A validation takes the time that it is given.",
+            sentence=f"Not started: these models need about {_about(needed)} for a first look on this machine, and "
+            f"{allowed} are allowed.{_all_texts(len(wanted), needed * len(wanted))}",
+            seconds_needed=needed * len(wanted),
             usable=None,
             runtime=runtime.identity,
             window_tokens=tokens,
@@ -161,8 +162,13 @@ def quick_look(
     ]
     unknown = {text.name for text, ours in zip(scored, reading.scores, strict=False) if not ours.token_count}
     usable, sentence = _judged(pairs, [text.name for text in wanted if text.name not in unknown], failure)
-    if usable is None and len(scored) < len(wanted):
-        sentence += f" All {len(wanted)} texts need about {duration_text(needed * len(wanted))}."
+    rate = finite(evaluation_rate([reading]))
+    seconds_needed = None
+    if usable is None and failure is None and sum(look.ratio_margin is not None for look, _ in pairs) < len(wanted):
+        measured = WINDOWS_LEAST * tokens * len(models) / rate if rate else 0.0  # on a busy machine, it takes longer
+        seconds_needed = len(wanted) * max(needed, measured)
+        sentence += _all_texts(len(wanted), seconds_needed) if seconds_needed > limits.seconds else ""
+        seconds_needed = max(seconds_needed, 2.0 * limits.seconds)
     if failure is None and not pairs:  # llama.cpp does not know the chat template
         rest = [text for text in texts if text.name not in unknown]
         if rest:
@@ -181,7 +187,8 @@ def quick_look(
         window_tokens=tokens,
         seconds=round(monotonic() - begun, 1),
         seconds_allowed=limits.seconds,
-        tokens_per_second=finite(evaluation_rate([reading])),
+        seconds_needed=seconds_needed,
+        tokens_per_second=rate,
         texts=tuple(look for look, _ in pairs),
         failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
         from_source=from_source,
@@ -197,6 +204,15 @@ def operations_per_second() -> float:
         matrix @ matrix
         times.append(monotonic() - begun)
     return EFFICIENCY * 2.0 * PROBE_SIZE**3 / max(min(times), 1e-6)
+
+
+def _about(seconds: float) -> str:
+    """Return a time in full minutes, rounded up."""
+    return duration_text(60.0 * math.ceil(seconds / 60.0))
+
+
+def _all_texts(count: int, seconds: float) -> str:
+    return f" All {count} texts need about {_about(seconds)}." if count > 1 else ""
 
 
 def _compared(text: ScoredText, base: Score, chimera: Score) -> tuple[TextLook, MeanInterval | None]:

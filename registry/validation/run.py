@@ -152,7 +152,7 @@ def look_at_chimera(
         model=trial.model.full_name,
         base=trial.base.full_name,
     )
-    if texts is None and (look.texts or look.failure is not None):
+    if texts is None and (look.is_started or stored is None or not stored.is_started):
         with catalog.writing() as session:
             record_quick_look(session, trial.model.id, encode(look).decode())
     return look

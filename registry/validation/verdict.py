@@ -29,6 +29,8 @@ DEGRADED_FROM = 1.25
 GAINS_BELOW = 0.98
 SAME_WITHIN = 0.02
 """A change whose whole interval lies within so much of the base's perplexity needs no further windows."""
+TIME_OVER = "The time was over before it was settled"
+"""How the reason of a verdict begins if more time could settle it."""
 KNOWN_BITS = 3.5
 """A base knows a kind of text if it needs at most so many bits for each byte. Guessing English letters by pairs of
 letters needs about 3.4."""
@@ -82,6 +84,14 @@ class TextScores:
 
     def _interval(self, differences: Iterable[float]) -> MeanInterval | None:
         return interval_of(list(differences), self.look_count)
+
+    @property
+    def early_change(self) -> MeanInterval | None:
+        """Of ln p - ln p0, from two or three windows, only to be shown; None with others."""
+        pairs = list(zip(self.chimera, self.base, strict=False))
+        if len(pairs) >= LOOK_MIN:
+            return None
+        return interval_of([ours.nats / ours.tokens - base.nats / base.tokens for ours, base in pairs], 1, least=2)
 
     @property
     def tokens(self) -> int:
@@ -311,7 +321,7 @@ def _undecided(scores: Sequence[TextScores], act: str) -> str:
     reasons: dict[str, list[str]] = {}
     for score in (score for score in scores if score.is_open):
         count, limit = len(score.chimera), score.window_limit
-        why = "The time was over before it was settled"
+        why = TIME_OVER
         if limit is not None and count >= limit:
             why = "Smaller than the error, although all allowed windows were scored"
             if count < LOOK_MIN:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.catalog.queries.relatives import Edge
-from organs.registry.relatives.descent import Descent, descents
+from organs.registry.relatives.descent import Descent, Records, descents
 
 WEIGHTS = 20_000
 Model = NDArray[np.float64]
@@ -22,7 +22,11 @@ def tuned(base: Model, energy: float, seed: int) -> Model:
 
 
 def found(
-    models: dict[int, Model], dtypes: dict[int, str] | None = None, same: Collection[str] = (), **matched: float
+    models: dict[int, Model],
+    dtypes: dict[int, str] | None = None,
+    same: Collection[str] = (),
+    records: Records | None = None,
+    **matched: float,
 ) -> dict[str, Descent]:
     """Return what the measured edges between all `models` say, by `younger-older`.
 
@@ -34,7 +38,7 @@ def found(
         change = float(2 * ((own - other) @ (own - other)) / (own @ own + other @ other))
         relation = "quantized" if f"{younger}-{older}" in same else "relative"
         links.append(Edge(younger, older, relation, change, matched.get(f"_{younger}_{older}")))
-    described = descents(links, dict.fromkeys(models, "F16") | (dtypes or {}))
+    described = descents(links, dict.fromkeys(models, "F16") | (dtypes or {}), records)
     return {f"{younger}-{older}": descent for (younger, older), descent in described.items()}
 
 
@@ -84,6 +88,21 @@ def test_the_mean_of_two_fine_tunes_is_not_their_base() -> None:
     edges = found({1: BASE, 2: CODE, 3: DOCS, 4: (CODE + DOCS) / 2, 5: DRIFT})
     assert {edges[pair] for pair in ("2-1", "3-1", "5-1")} == {Descent("finetune", 1)}
     assert {edges[pair] for pair in ("4-1", "4-2", "4-3", "5-4")} == {Descent("relative")}
+
+
+def test_a_recorded_chimera_is_only_alike_and_changes_nothing_between_other_models() -> None:
+    little, much = (np.concatenate((CODE[:end], BASE[end:])) for end in (WEIGHTS // 30, WEIGHTS * 29 // 30))
+    family = {1: BASE, 2: CODE, 3: DOCS}
+    chimeras = family | {4: much, 5: little}
+    assert found(chimeras)["5-4"].parent is not None, "the weights alone name a parent"
+    records = Records({4: frozenset({1, 2}), 5: frozenset({1, 2})}, frozenset({4, 5}))
+    edges = found(chimeras, records=records)
+    assert {edges[pair] for pair in ("5-4", "4-3", "5-3")} == {Descent("sibling")}
+    assert {pair: edges[pair] for pair in ("2-1", "3-1", "3-2")} == found(family)
+    assert found(family, records=Records({2: frozenset({9})}))["2-1"] == Descent("relative"), "its source is known"
+    later = found({3: CODE, 4: much}, {3: "Q4_K"}, records=records, _4_3=0.99)
+    assert later == {"4-3": Descent("relative")}, "a chimera that was made later is not the source of a quantisation"
+    assert found({4: much, 7: CODE}, {7: "Q4_K"}, records=records, _7_4=0.99) == {"7-4": Descent("quantized", 4)}
 
 
 def test_the_same_weights_in_two_float_types_are_one_model() -> None:

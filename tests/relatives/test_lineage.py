@@ -111,14 +111,22 @@ def test_a_hidden_relative_is_not_shown(state: str, registry: LocalRegistry, tmp
     assert lineage(registry, "tuned").edges == ()
 
 
-def test_a_recorded_parent_is_not_also_a_child_by_measurement(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_all(registry, tmp_path, coarse=model_file("Base", related_tensors(dtype="Q4_0")), fine=BASE)
-    assert [edge.direction for edge in lineage(registry, "fine").edges] == ["child"], "the weights alone say so"
-    edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
+def test_a_recorded_parent_is_not_also_a_child_by_measurement_and_no_other_model_is_a_parent(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    coarse, twin = (model_file(name, related_tensors(dtype="Q4_0")) for name in ("Base", "Twin"))
+    ingest_all(registry, tmp_path, coarse=coarse, twin=twin, fine=BASE)
+    assert [edge.direction for edge in lineage(registry, "twin").edges] == ["parent", "relative"], "the weights say so"
+    edge = {"child_model_id": 3, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
     with registry.catalog.writing() as session:
         session.execute(insert(Lineage), [edge | {"created_at": now()}])
-    directions = {name: [edge.direction for edge in lineage(registry, name).edges] for name in ("fine", "coarse")}
-    assert directions == {"fine": ["parent"] * 2, "coarse": ["child"] * 2}
+    names = ("fine", "coarse", "twin")
+    directions = {name: [edge.direction for edge in lineage(registry, name).edges] for name in names}
+    assert directions == {
+        "fine": ["parent", "parent", "relative"],
+        "coarse": ["child", "child", "relative"],
+        "twin": ["relative", "relative"],
+    }
 
 
 def test_more_edges_than_are_shown_are_counted(

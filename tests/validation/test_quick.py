@@ -96,6 +96,7 @@ def test_a_text_with_too_few_windows_leaves_it_open() -> None:
     found = look(runtime)
     assert (found.usable, found.texts[2].ratio) == (None, None)
     assert found.sentence.endswith("but the time was too short for encyclopedic.")
+    assert found.minutes_needed == 1, "twice as long as the time that was too short"
     runtime.perplexities["c"] = 20.0
     assert look(runtime).usable is False, "one text is enough"
 
@@ -105,7 +106,8 @@ def test_a_model_that_is_scored_on_fewer_texts_is_never_called_usable(monkeypatc
     found = look(FixedRuntime({"c": 9.0, "b": 10.0}), active_parameters=9 * 10**9)
     assert [text.name for text in found.texts] == ["python"]
     assert found.usable is None
-    assert found.sentence.endswith("too short for documentation and encyclopedic. All 3 texts need about 1 min.")
+    assert found.sentence.endswith("too short for documentation and encyclopedic. All 3 texts need about 2 min.")
+    assert (found.minutes_needed, found.word) == (2, "not clear")
 
 
 def test_a_large_model_is_not_started_and_says_what_it_needs() -> None:
@@ -114,6 +116,8 @@ def test_a_large_model_is_not_started_and_says_what_it_needs() -> None:
     assert runtime.requests == []
     assert found.texts == ()
     assert found.sentence.startswith("Not started: these models need about ")
+    assert found.minutes_needed is not None
+    assert (found.word, found.is_started) == ("not started", False)
 
 
 def test_models_with_other_tokens_are_not_compared() -> None:

@@ -12,15 +12,17 @@ import pytest
 
 from organs.registry.catalog.queries.chimeras import strongest_verdicts, verdicts_of
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.register.chimeras import add_verdict
+from organs.registry.catalog.register.chimeras import add_verdict, record_quick_look
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import encode
 from organs.registry.entities.chimera import Origins
-from organs.registry.entities.validation import VerdictReport
+from organs.registry.entities.validation import RunFailure, VerdictReport
 from organs.registry.errors import NotComposedHere
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.sandbox.process import ProcessLimits
+from organs.registry.validation import quick
 from organs.registry.validation.command import CommandRuntime
 from organs.registry.validation.comparison import ScoreKey, ValidationBudget, act_between, validate
 from organs.registry.validation.llama import LlamaCpp
@@ -88,6 +90,22 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: 
         tried(kin, model, runtime)
     with kin.catalog.reading() as session:
         assert verdicts_of(session, model_by_text(session, model).id) == []
+
+
+def test_a_look_that_is_not_started_is_stored_until_one_is(kin: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = made(kin.compose(A).graft(CODE, type="organ", blocks=3).named("me/too-large"))
+    lock = kin.model(name).composed
+    assert lock is not None
+    monkeypatch.setattr(quick, "operations_per_second", lambda: 1.0)
+    look_at_chimera(kin.catalog, kin.blobs, name, LlamaCpp())
+    stored = kin.chimera(lock.lock_id).quick_look
+    assert stored is not None
+    assert (stored.is_started, stored.sentence[:12]) == (False, "Not started:")
+    with kin.catalog.writing() as session:
+        failed = msgspec.structs.replace(stored, failure=RunFailure(kind="crashed", reason="it crashed"))
+        record_quick_look(session, model_by_text(session, name).id, encode(failed).decode())
+    assert not look_at_chimera(kin.catalog, kin.blobs, name, LlamaCpp()).is_started
+    assert kin.chimera(lock.lock_id).quick_look == failed
 
 
 @dataclass

@@ -99,7 +99,9 @@ def test_an_undecided_verdict_says_what_it_would_take() -> None:
     ],
 )
 def test_an_undecided_verdict_gives_the_reason(limit: int, count: int, reason: str) -> None:
-    verdict = judge([replace(scores(10.0, 12.0, noise=0.3, count=count), window_limit=limit)])
+    measured = replace(scores(10.0, 12.0, noise=0.3, count=count), window_limit=limit)
+    assert (measured.early_change is None) == (measured.change is not None), "of few windows there is a first interval"
+    verdict = judge([measured])
     assert verdict.kind is K.UNDECIDED
     assert verdict.reason.startswith(reason)
 

@@ -256,6 +256,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET|POST /api/v1/uploads
         POST /api/v1/uploads/lookup
         POST /account/page-token
+        POST /chimeras/<lock>/quick-look
         POST /chimeras/<lock>/validate
         POST /compose
         POST /models/<namespace>/<name>/sizes

@@ -225,7 +225,8 @@ def test_a_model_under_review_is_visible_only_to_its_owner_and_administrators(pl
         for (method, rule), group in TABLE.items()
         if group is not NO_METHOD and place.rules[method, rule].arguments & {"name", "lock"}
     }
-    for one in (("POST", "/chimeras/<lock>/validate"), *HIDDEN_TABLE):
+    forms = (("POST", f"/chimeras/<lock>/{form}") for form in ("quick-look", "validate"))
+    for one in (*forms, *HIDDEN_TABLE):
         assert named.pop(one) is HIDDEN_FROM_ALL
     hidden = {"name": "hidden", "lock": lock_ids(place.registry)[ada.HIDDEN]}
     assert wrong(place, {**named, **HIDDEN_TABLE}, **hidden) == []

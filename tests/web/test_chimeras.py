@@ -17,11 +17,14 @@ from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict, record_quick_look
+from organs.registry.catalog.register.jobs import claim_job, job_json
+from organs.registry.catalog.work import finish
 from organs.registry.compose.chimeras import chimera_page
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import PlanPart
+from organs.registry.entities.validation import QuickLook
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import legend, marks
@@ -120,6 +123,37 @@ def test_a_quick_look_that_refutes_the_screen_says_so(
     assert "The measurement says otherwise." in page_at(client, MIXED).words
 
 
+def test_a_quick_look_that_was_not_started_says_what_it_needs_and_offers_it(
+    writer: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
+) -> None:
+    look = QuickLook(
+        sentence="Not started: too large.", usable=None, runtime="llama.cpp", window_tokens=256, seconds=0.0,
+        seconds_needed=421.0, tokens_per_second=None,
+    )  # fmt: skip
+    with registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, composed["mixed"])[0]
+        record_quick_look(session, model.id, encode(look).decode())
+    card, _, rest = page_at(writer, MIXED).words.partition("Anatomy")
+    for part in (card, rest):
+        assert "Not started: too large." in part
+        assert "Measure for 8 minutes" in part
+    assert "Measure for" not in page_at(create_app(registry).test_client(), MIXED).words, "only for those who may write"
+    address, token = f"/chimeras/{composed['mixed']}/quick-look", form_token(writer, MIXED)
+    assert writer.post(address, data={"form_token": token, "minutes": "61"}).status_code == 400
+    for _ in range(2):
+        answer = writer.post(address, data={"form_token": token, "minutes": "8"})
+        assert (answer.status_code, answer.headers["Location"]) == (303, f"{MIXED}#verdict")
+    with registry.catalog.writing() as session:
+        (job,) = active_jobs(session, "quick-look")
+        assert job.arguments == {"chimera": "local/mixed@1", "seconds": 480.0}
+        claim = claim_job(session, ["quick-look"])
+        assert claim is not None
+        finish(session, claim, job_json(msgspec.to_builtins(look), "result"))
+    page = page_at(writer, f"/jobs/{job.id}")
+    assert "quick-look: not started" in page.words
+    assert MIXED in page.links()
+
+
 def test_of_a_quantisation_the_divergence_comes_first_on_its_page(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
@@ -193,12 +227,14 @@ def test_the_button_queues_one_validation_and_the_page_shows_it(
     token = form_token(writer, MIXED)
     assert writer.post(address, data={"form_token": "x"}).status_code == 403
     for _ in range(2):
-        answer = writer.post(address, data={"form_token": token})
+        answer = writer.post(address, data={"form_token": token, "minutes": "30"})
         assert (answer.status_code, answer.headers["Location"]) == (303, f"{MIXED}#verdict")
     with registry.catalog.reading() as session:
         (job,) = active_jobs(session, "validate")
-        assert job.arguments["chimera"] == "local/mixed@1"
+        assert (job.arguments["chimera"], job.arguments["minutes"]) == ("local/mixed@1", 30.0)
     links = page_at(writer, MIXED).links()
+    assert writer.get(MIXED).text.count(f'data-job="{job.id}"') == 2, "at the top, and where the button was"
+    assert "Not run yet" not in page_at(writer, MIXED).words.partition("Anatomy")[2]
     assert f"/jobs/{job.id}" in links
     assert address not in links, "one at a time"
     assert child in page_at(writer, "/models/local/child").links(), "no validation of the other chimera is active"

@@ -14,8 +14,9 @@ from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.entities.base import decode
 from organs.registry.entities.validation import VerdictReport
 from organs.registry.local import LocalRegistry
+from organs.registry.validation.verdict import TIME_OVER
 from organs.web.app import create_app
-from organs.web.pages.chimeras import runs_of, text_rows
+from organs.web.pages.chimeras import minutes_offered, runs_of, text_rows
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.web.conftest import HOSTILE, hostile_report
 from tests.web.page_parser import page_at
@@ -103,6 +104,18 @@ def test_the_verdict_of_a_runtime_that_only_writes_is_not_shown_as_a_measurement
     page = page_at(client, f"/models/{made}").words
     assert "writes readable text in a runtime that measures nothing" in page
     assert "Measurement: writes" not in page
+
+
+def test_an_undecided_verdict_shows_what_was_measured_and_why_it_is_open(registry: LocalRegistry, made: str) -> None:
+    few = report(seconds=601.0, verdict="undecided", reason=f"{TIME_OVER}: python (3 of 20 windows).")
+    early = {"ratio": None, "ratio_margin": None, "early_ratio": 0.99, "early_margin": 0.05}
+    few["texts"][0] |= {"verdict": "undecided", "windows": 3, "window_count": 20} | early
+    client = client_with_verdict(registry, made, "llama.cpp", "undecided", few)
+    card = page_at(client, f"/models/{made}").words.partition("Anatomy")[0]
+    assert "The time was over after 3 of 20 windows of python: not enough to tell." in card
+    assert "python26.7 → 25.1−1% ± 5%3 of 20 windows" in card
+    assert minutes_offered(read(few)) == 30
+    assert [minutes_offered(None), minutes_offered(read(report(seconds=4000.0)))] == [10, 60]
 
 
 def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: LocalRegistry, made: str) -> None:

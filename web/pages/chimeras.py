@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flask import Response, redirect, request, url_for
@@ -12,12 +12,15 @@ from organs.registry.anatomy import OrganType, type_name
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.compose.chimeras import chimera_page
 from organs.registry.endpoints import chimeras as endpoints
+from organs.registry.endpoints.declaration import whole_number
 from organs.registry.entities.chimera import GAINED, NEWEST, Chimera, ChimeraPage, ChimeraSummary
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
-from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport, divergence_cells
+from organs.registry.entities.validation import RunReport, TextVerdict, Verdict, VerdictReport, divergence_cells
+from organs.registry.errors import BadInput
+from organs.registry.validation.verdict import TIME_OVER
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
-from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
+from organs.web.pages.jobs import QUICK_LOOK, VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, sheet_of, writing_form
 from organs.web.params import requested
 from organs.web.permissions import queue_job
@@ -28,6 +31,7 @@ COLUMNS = ("name", "parents", "lock_id", "verdict", "size_bytes", "mean_theta", 
 """Columns of the list as CSV, before the gains."""
 ORDERS = {GAINED: "largest gain", NEWEST: "newest"}
 CARDS = 24
+UNDECIDED = "undecided"
 GAINS_SHOWN = 5
 
 
@@ -87,14 +91,37 @@ def chimera(lock: str) -> Response:
     return answer
 
 
+VALIDATION_MINUTES = (10, 30, 60)
+"""The times for a validation that the page offers."""
+LOOK_MINUTES, LOOK_MINUTES_MAX = 5, 60
+"""Those of a quick look: where it is not known what one takes, and the longest."""
+HOPELESS_MINUTES = 16 * LOOK_MINUTES_MAX
+"""A quick look that needs more is not offered: it would not start."""
+
+
 @writing_form("/chimeras/<lock>/validate")
 def validate(lock: str) -> str:
-    """Queue a validation, unless one is active already, and show the model's page, which links to the job."""
+    """Queue a validation, unless one is active already, and show where the model's page follows it."""
+    return _queued(VALIDATE, lock, lambda minutes: {"minutes": minutes})
+
+
+@writing_form("/chimeras/<lock>/quick-look")
+def quick_look(lock: str) -> str:
+    """Queue a quick look, unless one is active already, and show where the model's page follows it."""
+    return _queued(QUICK_LOOK, lock, lambda minutes: {"seconds": 60.0 * minutes})
+
+
+def _queued(kind: str, lock: str, limits: Callable[[int], dict[str, float]]) -> str:
+    """Queue a job of that kind for the minutes in the form, if it has any; return the address that shows it."""
+    text = request.form.get("minutes", "").strip()
+    minutes = whole_number(text, 1, LOOK_MINUTES_MAX) if text else None
+    if text and minutes is None:
+        raise BadInput(f"{text[:20]!r} is not a number of minutes from 1 to {LOOK_MINUTES_MAX}")
     with searching() as session:
         name = chimeras_by_lock(session, lock)[0].full_name
-        is_active = any(job.kind == VALIDATE for job in active_validations(session, name))
+        is_active = any(job.kind == kind for job in active_validations(session, name))
     if not is_active:
-        queue_job(VALIDATE, {"chimera": name})
+        queue_job(kind, {"chimera": name, **({} if minutes is None else limits(minutes))})
     return f"{model_address(name)}#verdict"
 
 
@@ -127,6 +154,10 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "look_rows": [] if chimera.quick_look is None else chimera.quick_look.rows,
         "runs": [] if report is None else runs_of(report),
         "rows": [] if report is None else text_rows(report),
+        "why_open": "" if measured is None else why_open(measured),
+        "look_offer": look_offer(chimera),
+        "minutes_offers": VALIDATION_MINUTES,
+        "minutes_offered": minutes_offered(report),
         "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
         "notes": [finding for finding in findings if finding.severity is Severity.INFO],
         "computed_shown": chimera.computed[:COMPUTED_SHOWN],
@@ -136,6 +167,43 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         ],
         "missing_runtime": missing_runtime(),
     }
+
+
+def look_offer(chimera: Chimera) -> int | None:
+    """Return the minutes of the quick look that the page offers: 0 for a first one, None for none."""
+    look = chimera.quick_look
+    if look is None:
+        return None if chimera.verdicts else 0
+    needed = look.minutes_needed
+    if needed is None and look.failure is None and any(text.ratio_margin is None for text in look.texts):
+        needed = LOOK_MINUTES  # an earlier version did not say what it takes
+    return None if needed is None or needed > HOPELESS_MINUTES else min(needed, LOOK_MINUTES_MAX)
+
+
+def minutes_offered(report: VerdictReport | None) -> int:
+    """Return the minutes that are offered first for a validation: more than the last one took."""
+    last = 0.0 if report is None or report.seconds is None else report.seconds / 60.0
+    return next((minutes for minutes in VALIDATION_MINUTES if minutes > 1.1 * last), VALIDATION_MINUTES[-1])
+
+
+def why_open(verdict: Verdict) -> str:
+    """Return in a short sentence why a verdict is undecided; nothing for others."""
+    report = verdict.report
+    if verdict.verdict != UNDECIDED or report is None:
+        return ""
+    open_texts = [text for text in report.texts if text.counts and text.verdict == UNDECIDED]
+    if not open_texts or not report.reason.startswith(TIME_OVER):
+        return report.reason
+    windows = _range([text.windows or 0 for text in open_texts])
+    counts = [text.window_count for text in open_texts if text.window_count is not None]
+    of_all = f" of {_range(counts)}" if counts else ""
+    each = " of each text" if len(open_texts) > 1 else f" of {open_texts[0].name}"
+    return f"The time was over after {windows}{of_all} windows{each}: not enough to tell."
+
+
+def _range(counts: Sequence[int]) -> str:
+    """Return the smallest and the largest of these numbers: `3`, `2 to 3`."""
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +219,8 @@ class TextRow:
     tokens: int
     divergence: dict[str, str]
     """That of a quantisation from its source, by headings."""
+    state: str = ""
+    """What the short table says beside the change: the verdict; of a text that is not decided, how much was scored."""
 
 
 def runs_of(report: VerdictReport) -> list[tuple[str, RunReport]]:
@@ -179,6 +249,7 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
             text.recovered,
             text.tokens or 0,
             divergence_cells(text),
+            _state_of(text),
         )
         for text in report.scored_texts
     ]
@@ -187,7 +258,17 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
 def change_of(text: TextVerdict) -> str:
     """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
     margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
+    if text.ratio is None and text.early_ratio is not None and text.early_margin is not None:
+        return change_text(text.early_ratio, text.early_margin)
     return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
+
+
+def _state_of(text: TextVerdict) -> str:
+    if not text.counts:
+        return "not counted"
+    if text.verdict != UNDECIDED or text.windows is None:
+        return text.verdict or NO_VALUE
+    return f"{text.windows} {'windows' if text.window_count is None else f'of {text.window_count} windows'}"
 
 
 BLOCK, GAP = 10, 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import util
 
@@ -17,6 +18,7 @@ from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_j
 from organs.registry.endpoints import jobs as endpoints
 from organs.registry.entities.base import prepared
 from organs.registry.entities.job import Job, QuantizationJobResult
+from organs.registry.entities.validation import QuickLook
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.web.api import jobs as api
@@ -189,6 +191,29 @@ def jobs() -> WebPage:
     return list_page("jobs.html", page, extra={"is_active": any(job.is_active for job in page)})
 
 
+def subject_of(job: Job) -> JobFact | None:
+    """Return what a job works on, with a link: a model, the base of a recipe, or a submission."""
+    for label in ("chimera", "model"):
+        if _is_name(name := _text(job.arguments, label)):
+            return JobFact("model", name, model_address(name))
+    recipe = job.arguments.get("recipe")
+    if isinstance(recipe, dict) and _is_name(name := _text(recipe, "base")):
+        return JobFact("base", name, model_address(name))
+    submission = _text(job.arguments, "submission")
+    if submission.isascii() and submission.isalnum():
+        return JobFact("submission", submission, url_for("pages.submission", submission=submission))
+    return None
+
+
+def state_of(job: Job) -> str:
+    """Return the state of a job for people: a quick look that ran no model was not started."""
+    if job.kind == QUICK_LOOK and job.state == "finished":
+        with suppress(ValidationError):  # of another version
+            look = job.result_as(QuickLook)
+            return job.state if look.is_started else look.word
+    return job.state
+
+
 OPENS = "opens"
 """The parameter of a page of a job that opens its result when the job has finished: `model`."""
 
@@ -226,6 +251,8 @@ def _page_context(job: Job, file: JobFile | None) -> Context:
         "job": job,
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
         "result": job_outcome,
+        "state": state_of(job),
+        "subject": subject_of(job),
         "links": links,
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,

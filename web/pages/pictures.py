@@ -95,7 +95,8 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     measured = [] if report is None else [text for text in report.texts if text.ratio is not None and text.counts]
     if (report is None or not measured) and chimera.quick_look is not None:
         worst_look = chimera.quick_look.worst
-        figure = "measured" if worst_look is None else worst_look.amount
+        unmeasured = "measured" if chimera.quick_look.is_started else "not run yet"
+        figure = unmeasured if worst_look is None else worst_look.amount
         return figure, f"Quick look: {chimera.quick_look.sentence}"
     if report is None or not measured:
         figure = "not measured" if chimera.verdicts else "not run yet"

@@ -113,17 +113,18 @@ addCopyButtons();
 document.addEventListener("mainreplaced", addCopyButtons);
 
 const FOLLOW_MS = 1000;
-const followed = document.querySelector("[data-follow]");
-if (followed) window.setTimeout(follow, FOLLOW_MS);
+for (const address of new Set([...document.querySelectorAll("[data-follow]")].map((place) => place.dataset.follow))) {
+  window.setTimeout(follow, FOLLOW_MS, address);
+}
 
-// Update running jobs from the JSON of the page. Reload the page when the state of a job has changed.
-async function follow() {
+// Update running jobs from the JSON at `address`, in all places that show them. Reload the page when the state of a job has changed.
+async function follow(address) {
   try {
     if (!document.hidden) {
-      const answer = await fetch(followed.dataset.follow, { cache: "no-store" });
+      const answer = await fetch(address, { cache: "no-store" });
       if (answer.status === 404) return;
       const jobs = answer.ok ? await answer.json().then((values) => values.items ?? [values]) : null;
-      if (jobs && (jobs.length !== document.querySelectorAll("[data-job]").length || !jobs.every(shows))) {
+      if (jobs && (jobs.length !== jobsAt(address) || !jobs.every(shows))) {
         window.location.reload();
         return;
       }
@@ -131,12 +132,23 @@ async function follow() {
   } catch {
     // the server is not reachable; try again later
   }
-  window.setTimeout(follow, FOLLOW_MS);
+  window.setTimeout(follow, FOLLOW_MS, address);
+}
+
+// The number of different jobs in the places that are followed at `address`.
+function jobsAt(address) {
+  const places = [...document.querySelectorAll("[data-follow]")].filter((place) => place.dataset.follow === address);
+  const inside = places.flatMap((place) => [...(place.dataset.job ? [place] : place.querySelectorAll("[data-job]"))]);
+  return new Set(inside.map((place) => place.dataset.job)).size;
 }
 
 function shows(job) {
-  const place = document.querySelector(`[data-job="${Number(job.id)}"]`);
-  if (!place || place.dataset.state !== job.state) return false;
+  const places = [...document.querySelectorAll(`[data-job="${Number(job.id)}"]`)];
+  return places.length > 0 && places.every((place) => showsIn(place, job));
+}
+
+function showsIn(place, job) {
+  if (place.dataset.state !== job.state) return false;
   const bar = place.querySelector("progress");
   if (bar) bar.value = job.progress;
   const percent = place.querySelector("[data-percent]");
