@@ -17,6 +17,8 @@ from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_j
 from organs.registry.endpoints import jobs as endpoints
 from organs.registry.entities.base import prepared
 from organs.registry.entities.job import Job, QuantizationJobResult
+from organs.registry.entities.sizes import QuantizationRequest
+from organs.registry.errors import TooLittleTime
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.web.api import jobs as api
@@ -30,6 +32,8 @@ from organs.web.responses import model_address, organ_address, plain_page, regis
 VALIDATE, QUICK_LOOK = "validate", "quick-look"
 """The kinds of jobs that run a chimera."""
 QUANTIZE = "quantize"
+TWICE_FIELD = "twice"
+"""The field of the form for a size that accepts that weights are rounded twice."""
 LINKS_MAX = 100
 TEXT_MAX = 2000
 
@@ -224,12 +228,42 @@ def _page_context(job: Job, file: JobFile | None) -> Context:
             links.insert(0, JobLink(label, url_for("artifacts.job_file", job=job.id, file=file.name)))
     return {
         "job": job,
+        "subject": _subject(job),
+        "size_form": size_form_address(job),
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
         "result": job_outcome,
         "links": links,
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,
     }
+
+
+def size_form_address(job: Job) -> tuple[int, str] | None:
+    """Return how many minutes a failed job for a size needs, and the address of the form with all that it wanted; None
+    if it failed for another reason."""
+    problem = job.problem or {}
+    needed = problem.get("minutes")
+    if job.kind != QUANTIZE or problem.get("code") != TooLittleTime.code or type(needed) is not int:
+        return None
+    try:
+        wanted = convert(job.arguments, QuantizationRequest)
+    except ValidationError:
+        return None
+    values = {"minutes": f"{needed}"} | ({TWICE_FIELD: "on"} if wanted.accept else {})
+    if wanted.memory_bytes is not None:
+        values |= {"memory": f"{wanted.memory_bytes / 1e9:g}"}
+        values |= {"context": f"{wanted.context}"} if wanted.context is not None else {}
+    elif wanted.size_bytes is not None:
+        values |= {"size": f"{wanted.size_bytes / 1e6:.10g} MB"}
+    else:
+        values |= {"size": f"{wanted.bits:g} bits" if wanted.bits is not None else wanted.like or ""}
+    return needed, f"{model_address(wanted.model, **values)}#make-size"
+
+
+def _subject(job: Job) -> str | None:
+    """Return the name of the model that a job is about, if it is about one."""
+    names = [_text(job.arguments, name) for name in ("model", "chimera")]
+    return next((name for name in names if _is_name(name)), None)
 
 
 def active_validations(session: Session, name: str) -> list[Job]:

@@ -197,7 +197,7 @@ def _adapt(model: Model, lineage: Sequence[LineageEdge]) -> Context:
     more = []
     if source is not None and model.kind in ("model", CHIMERA):
         own = "" if identity().is_local else f" --registry {origin()}"
-        line = f"tensor{own} extract-lora {model.name} --base {source}"
+        line = f"organ{own} extract-lora {model.name} --base {source}"
         more.append({"label": "Extract its change as a LoRA", "line": line})
     return _action("Adapt", *links, more=more)
 

@@ -113,17 +113,16 @@ addCopyButtons();
 document.addEventListener("mainreplaced", addCopyButtons);
 
 const FOLLOW_MS = 1000;
-const followed = document.querySelector("[data-follow]");
-if (followed) window.setTimeout(follow, FOLLOW_MS);
+for (const followed of document.querySelectorAll("[data-follow]")) window.setTimeout(follow, FOLLOW_MS, followed);
 
-// Update running jobs from the JSON of the page. Reload the page when the state of a job has changed.
-async function follow() {
+// Update the running jobs in an element from its JSON. Reload the page when the state of a job has changed.
+async function follow(followed) {
   try {
     if (!document.hidden) {
       const answer = await fetch(followed.dataset.follow, { cache: "no-store" });
       if (answer.status === 404) return;
       const jobs = answer.ok ? await answer.json().then((values) => values.items ?? [values]) : null;
-      if (jobs && (jobs.length !== document.querySelectorAll("[data-job]").length || !jobs.every(shows))) {
+      if (jobs && (jobs.length !== places(followed).length || !jobs.every(shows))) {
         window.location.reload();
         return;
       }
@@ -131,7 +130,11 @@ async function follow() {
   } catch {
     // the server is not reachable; try again later
   }
-  window.setTimeout(follow, FOLLOW_MS);
+  window.setTimeout(follow, FOLLOW_MS, followed);
+}
+
+function places(followed) {
+  return followed.matches("[data-job]") ? [followed] : followed.querySelectorAll("[data-job]");
 }
 
 function shows(job) {
