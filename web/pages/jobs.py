@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
+from statistics import median
 
 from flask import Response, current_app, g, request, url_for
 from msgspec import ValidationError, convert
@@ -13,7 +14,13 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.packs import has_pack
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
+from organs.registry.catalog.queries.jobs import (
+    JobFile,
+    active_jobs,
+    file_of_job,
+    job_by_id,
+    newest_jobs_of_kind,
+)
 from organs.registry.endpoints import jobs as endpoints
 from organs.registry.entities.base import prepared
 from organs.registry.entities.job import Job, QuantizationJobResult
@@ -193,6 +200,8 @@ def jobs() -> WebPage:
     return list_page("jobs.html", page, extra={"is_active": any(job.is_active for job in page)})
 
 
+EARLIER_MAX = 20
+"""Earlier jobs that say how long one takes."""
 OPENS = "opens"
 """The parameter of a page of a job that opens its result when the job has finished: `model`."""
 
@@ -202,19 +211,39 @@ def job(job: str) -> WebPage | Response:
     """Show one job; with `opens=model`, the page of the model that it has made, when it has finished."""
     log_in_first()
     job_id, whose = parsed_number(job, "job"), whose_jobs()
+    opens = request.args.get(OPENS) == "model"
     with searching() as session:
         current = job_by_id(session, job_id, whose)
         file = file_of_job(session, job_id, whose)
+        seconds = _usual_seconds(session, current) if opens and current.is_active else None
     made = _text(current.result or {}, "model")
-    if request.args.get(OPENS) == "model" and plain_page() and current.state == "finished" and _is_name(made):
+    if opens and plain_page() and current.state == "finished" and _is_name(made):
         return current_app.response_class(status=303, headers={"Location": model_address(made)}, mimetype="text/plain")
-    return WebPage("job.html", lambda: _page_context(current, file), body=current)
+    return WebPage(
+        "job.html", lambda: _page_context(current, file) | {"opens": opens, "usual_seconds": seconds}, body=current
+    )
 
 
 @writing_form("/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
     """Cancel a job, and show it again."""
     return url_for("pages.job", job=api.cancel(parsed_number(job, "job")).id)
+
+
+def _usual_seconds(session: Session, job: Job) -> float | None:
+    """Return how long the last jobs of this kind with the same base took; None if there was none."""
+    earlier = newest_jobs_of_kind(session, job.kind, EARLIER_MAX, whose_jobs())
+    times = [
+        (one.finished_at - one.started_at).total_seconds()
+        for one in earlier
+        if one.state == "finished" and one.finished_at and one.started_at and _base(one) == _base(job)
+    ]
+    return median(times) if times else None
+
+
+def _base(job: Job) -> object:
+    recipe = job.arguments.get("recipe")
+    return recipe.get("base") if isinstance(recipe, dict) else None
 
 
 def _page_context(job: Job, file: JobFile | None) -> Context:
@@ -229,6 +258,7 @@ def _page_context(job: Job, file: JobFile | None) -> Context:
     return {
         "job": job,
         "subject": _subject(job),
+        "made_name": _made_name(job),
         "size_form": size_form_address(job),
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
         "result": job_outcome,
@@ -264,6 +294,12 @@ def _subject(job: Job) -> str | None:
     """Return the name of the model that a job is about, if it is about one."""
     names = [_text(job.arguments, name) for name in ("model", "chimera")]
     return next((name for name in names if _is_name(name)), None)
+
+
+def _made_name(job: Job) -> str:
+    """Return the name of the chimera that a job makes; empty if its recipe has none."""
+    recipe = job.arguments.get("recipe")
+    return _text(recipe, "name") if isinstance(recipe, dict) else ""
 
 
 def active_validations(session: Session, name: str) -> list[Job]:
