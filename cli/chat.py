@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -16,6 +16,7 @@ from organs.cli.console import output_options, plain, print_json, print_remark, 
 from organs.cli.options import flag
 from organs.cli.outputs import SUFFIX
 from organs.cli.registries import local_registry, registry_address, remote_registry
+from organs.registry.amounts import size_text
 from organs.registry.entities.chat import (
     ASSISTANT,
     MESSAGES_MAX,
@@ -39,7 +40,8 @@ Ask = Callable[[PromptRequest, Callable[[tuple[ModelReply, ...]], None]], tuple[
 
 @click.command()
 @click.argument("model", metavar="MODEL|FILE.gguf")
-@click.option("-p", "--prompt", metavar="TEXT", help="Answer this prompt, and exit. [default: a conversation]")
+@click.argument("question", required=False, metavar="[PROMPT]")
+@click.option("-p", "--prompt", metavar="TEXT", help="The same as PROMPT.")
 @click.option("--system", metavar="TEXT", help="The instruction before the conversation.")
 @click.option("--beside", metavar="MODEL", help="Let this model answer the same, below it.")
 @flag("--base", "Let the base of a chimera, or the source of a quantisation, answer the same, below it.")
@@ -56,9 +58,10 @@ Ask = Callable[[PromptRequest, Callable[[tuple[ModelReply, ...]], None]], tuple[
     type=click.IntRange(0, SEED_MAX),
     help="The same seed gives the same text on one machine. [default: random]",
 )
-@output_options(json="With --prompt: print the answers as JSON.")
+@output_options(json="With PROMPT: print the answers as JSON.")
 def chat(
     model: str,
+    question: str | None,
     prompt: str | None,
     system: str | None,
     beside: str | None,
@@ -69,16 +72,19 @@ def chat(
 ) -> None:
     """Talk to a model in its own chat template, or let it continue a text if it has none.
 
-    llama.cpp runs it in a confined process. Without --prompt, each line that you type is a prompt; /quit or Ctrl-D ends
-    the conversation. The oldest messages are left out when it is longer than the context of the model, or than the
-    server takes.
+    With PROMPT, it answers that, and exits. Without, each line that you type is a prompt; /quit or Ctrl-D ends the
+    conversation. The oldest messages are left out when it is longer than the context of the model, or than the server
+    takes. llama.cpp runs the model in a confined process.
 
     With a remote registry, its server answers, if its operator has turned this on.
     """
     if base and beside is not None:
         raise click.UsageError("--base and --beside exclude each other")
+    if prompt is not None and question is not None:
+        raise click.UsageError("give the prompt once: as PROMPT, or with --prompt")
+    prompt = question if prompt is None else prompt
     if prints_json() and prompt is None:
-        raise click.UsageError("--json needs --prompt")
+        raise click.UsageError("--json needs PROMPT")
     opening = () if system is None else (ChatMessage(role=SYSTEM, content=system),)
     first = PromptRequest(
         model=model,
@@ -92,8 +98,14 @@ def chat(
     with _asking(model) as ask:
         if prompt is not None:
             printer = _Printer()
-            with status_line("answer", quiet=True if prints_json() else None):
-                replies = ask(first, (lambda _replies: None) if prints_json() else printer.show)
+            with ExitStack() as waiting:
+                waiting.enter_context(status_line("answer", quiet=True if prints_json() else None))
+
+                def show(replies: tuple[ModelReply, ...]) -> None:
+                    waiting.close()  # the status line would be drawn over the text
+                    printer.show(replies)
+
+                replies = ask(first, (lambda _replies: None) if prints_json() else show)
             if prints_json():
                 print_json(Replies(replies=replies))
             else:
@@ -189,8 +201,24 @@ def _asking(model: str) -> Iterator[Ask]:
             with registry.catalog.reading() as session:
                 models = settled_prompt(session, request)
             total = sum(file.size_bytes for name in models for file in registry.model(name).files)
-            with progress_bar("write", total, quiet=True if prints_json() else None) as advance:
-                return answer(registry, models, request, show, progress=advance)
+            names = " and ".join(name.partition("@")[0] for name in models)
+            is_announced = prints_json()
+            with ExitStack() as writing:
+                advance = writing.enter_context(progress_bar("write", total, quiet=True if prints_json() else None))
+
+                def count(size_bytes: int) -> None:
+                    nonlocal is_announced
+                    if not is_announced:
+                        is_announced = True
+                        with advance.hidden():
+                            print_remark(f"Writing {size_text(total)} for {names}: kept for the next time.")
+                    advance(size_bytes)
+
+                def show_text(replies: tuple[ModelReply, ...]) -> None:
+                    writing.close()  # the bar would be drawn over the text
+                    show(replies)
+
+                return answer(registry, models, request, show_text, progress=count)
 
         yield ask
 

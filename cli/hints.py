@@ -67,6 +67,8 @@ def hint_for(error: Exception) -> str | None:
         return "check the path: relative paths begin in the current folder"
     if isinstance(error, BadName) and (hint := _path_hint(sys.argv[1:])) is not None:
         return hint
+    if isinstance(error, errors.TooLittleTime):
+        return f"try: --minutes {error.minutes}, or --type Q4_K_M in the place of the size"
     if isinstance(error, BadQuery) and error.term == "after":
         return "leave out --after to begin with the first page"
     return next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import is_quiet, output_options, print_json, print_remark
+from organs.cli.console import (
+    is_quiet,
+    organ_command,
+    output_options,
+    print_commands,
+    print_facts,
+    print_json,
+    print_remark,
+    printed_for_programs,
+)
 from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry, selected_registry
@@ -19,6 +28,7 @@ from organs.web.logs import FIELDS, configure_logs
 
 if TYPE_CHECKING:
     from organs.ingest.jobs.runner import JobEvent
+    from organs.registry.entities.job import Job
 
 jobs_log = logging.getLogger("organs.jobs")
 """The log of jobs, if records are JSON."""
@@ -73,6 +83,7 @@ def work(once: bool, with_parent: int | None) -> None:
 
 
 @click.command()
+@click.argument("job", required=False, type=click.IntRange(1, ID_MAX))
 @limit_option("Jobs on a page.", 50)
 @after_option
 @click.option(
@@ -81,14 +92,12 @@ def work(once: bool, with_parent: int | None) -> None:
     metavar="JOB",
     help="Cancel the job with this id. This has no effect on a job that has ended.",
 )
-@click.option(
-    "--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print the job with this id, and its result, as JSON."
-)
-@output_options(json="Print the list as JSON.", quiet="Print ids only.")
-def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) -> None:
-    """List the jobs, newest first. With --show, print one job; with --cancel, cancel one."""
-    if cancel is not None and show is not None:
-        raise click.UsageError("--cancel and --show exclude each other")
+@click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="The same as JOB with --json.")
+@output_options(json="Print the list, or the job with its arguments and its result, as JSON.", quiet="Print ids only.")
+def jobs(job: int | None, limit: int, after: str | None, cancel: int | None, show: int | None) -> None:
+    """List the jobs, newest first, or show the one with the id JOB. With --cancel, cancel one."""
+    if sum(number is not None for number in (job, cancel, show)) > 1:
+        raise click.UsageError("JOB, --cancel and --show exclude each other")
 
     columns = (
         Column("id", "job", CellKind.FIGURE),
@@ -105,5 +114,24 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) ->
         if show is not None:
             print_json(registry.job(show))
             return
+        if job is not None:
+            found = registry.job(job)
+            if not printed_for_programs(found, [found.id]):
+                _print_job(found)
+            return
         page = registry.jobs(limit=limit, after=after)
     print_page(page, lambda job: job.id, columns, empty="No jobs.")
+
+
+def _print_job(job: Job) -> None:
+    """Print what a job is about and how far it is, for people."""
+    facts = [("job", f"{job.id}, {job.kind}"), ("state", f"{job.state}, {job.progress:.0%}")]
+    facts += [("note", job.note)] if job.note else []
+    facts += [(name, value) for name, value in job.arguments.items() if isinstance(value, str)]
+    facts += [("requested", f"{job.created_at:%Y-%m-%d %H:%M}, by {job.contributor}")]
+    facts += [("ended", f"{job.finished_at:%Y-%m-%d %H:%M}")] if job.finished_at is not None else []
+    print_facts(facts)
+    click.echo()
+    commands = [(organ_command("jobs", str(job.id), "--json"), "with its arguments and its result")]
+    commands += [(organ_command("jobs", "--cancel", str(job.id)), "cancel it")] if job.is_active else []
+    print_commands(commands)

@@ -214,6 +214,7 @@ A registry for the parts of language models.
   organ ingest FILE.gguf           split a model into tensors and register it
   organ models                     list the registered models
   organ show MODEL                 what it is, and what you can do with it
+  organ chat MODEL 'Hello'         ask it something
   organ search 'type:organ'        find tensors by type, place, measures
   organ compat BASE                list models whose tensors fit into BASE
   organ compose RECIPE.yaml        make a chimera

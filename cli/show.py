@@ -359,6 +359,8 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield organ_command("validate", name), "run it, and measure the gain"
     if not model.unassemblable and model.state != "removed":
         yield organ_command("assemble", name, "-o", "."), "write its file"
+    if _can_answer(model):
+        yield organ_command("chat", name, "Hello"), "ask it something"
     if model.kind == "adapter" and all(entry.key != INVOCATION_KEY for entry in model.metadata):
         parents = [edge.model for edge in model.lineage if edge.direction == "parent" and edge.model]
         base = parents[0].removeprefix(f"{LOCAL}/").partition("@")[0] if parents else "BASE"
@@ -374,6 +376,15 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield organ_command("show", name, "--tensors"), plural_text(model.tensors, "tensor", "tensors")
     if model.experts:
         yield organ_command("search", f"expert>=0 model:{model.name}"), f"{model.experts:,} experts"
+
+
+def _can_answer(model: ModelDetails) -> bool:
+    """Return whether a model answers prompts, as far as its header says."""
+    from organs.registry.gguf import dtype_by_name
+
+    if model.kind not in ("model", CHIMERA) or model.state == "removed" or model.unassemblable or not model.complete:
+        return False
+    return not any(dtype_by_name(organ.dtype).is_foreign for organ in model.organs)
 
 
 def _print_tensors(model: ModelDetails) -> None:

@@ -176,6 +176,17 @@ class BadOrgan(BadInput, code="bad-organ"):
     """The values of an organ cannot be used in a computation, or do not fit the tensor type of the result."""
 
 
+class TooLittleTime(BadInput, code="too-little-time"):
+    """A search for a size cannot measure the model in the minutes that are allowed."""
+
+    minutes: Count
+    """How many minutes are enough, about."""
+
+    def __init__(self, detail: str, minutes: int) -> None:
+        super().__init__(detail)
+        self.minutes = minutes
+
+
 class BadQuery(BadInput, code="bad-query"):
     """A term of a search query is not valid."""
 

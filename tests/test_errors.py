@@ -43,6 +43,7 @@ from organs.registry.errors import (
     Removed,
     SeveralModels,
     TooCostly,
+    TooLittleTime,
     TooMany,
     TooSlow,
     Unreachable,
@@ -62,6 +63,7 @@ WORDS = "it happened to 'Größe', \N{ROCKET}"
 
 TABLE = all_errors()
 SAMPLES: tuple[OrganError, ...] = (
+    TooLittleTime(WORDS, 12),
     FaultyParent("aa" * 32, "bb" * 32, "it is missing"),
     BadGguf("a.gguf", "n_tensors", 1 << 40, "too many"),
     BadSplit("a", ["shard 2 is missing", "shard 3 is missing"]),

@@ -35,7 +35,7 @@ from organs.registry.compose.recipe import TENSOR_TYPES, Recipe, recipe_of_value
 from organs.registry.digest import Digest
 from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.sizes import CHOSEN, PLAIN, QuantizationRequest, SizedModel, SizePoint, SizeReading
-from organs.registry.errors import BadInput, BadRequest, NotAssemblable, NotComposable, NotFound
+from organs.registry.errors import BadInput, BadRequest, NotAssemblable, NotComposable, NotFound, TooLittleTime
 from organs.registry.gguf import padded
 from organs.registry.gguf.mixes import MIXES
 from organs.registry.gguf.types import DType
@@ -483,7 +483,7 @@ class _Search:
     def _divided(self) -> list[OrganGroup]:
         """Measure groups of organs, and divide those that add most, as far as time allows; return the groups.
 
-        Raises BadInput for too little time.
+        Raises TooLittleTime.
         """
         windows, minutes, seconds = self._searched, self.request.minutes or MINUTES, self._seconds
         seconds_a_run = self._seconds_a_run(windows)
@@ -494,11 +494,12 @@ class _Search:
                 break
         if missing and needed > seconds:
             needed += 60 * minutes - seconds
-            raise BadInput(
+            enough = math.ceil(needed / 60) + 1
+            raise TooLittleTime(
                 f"{self.source.label} has {plural_text(len(groups), 'kind', 'kinds')} of matrices to measure, which "
                 f"takes about {duration_text(needed)} on this machine, more than the {minutes:g} minutes that are "
-                f"allowed: allow --minutes {math.ceil(needed / 60) + 1}, or make a plain mix without measuring "
-                "(--type Q4_K_M)"
+                f"allowed: allow {enough} minutes, or make a plain mix, which needs no measurement",
+                enough,
             )
         self._advance(0.0, f"measuring {plural_text(len(missing), 'group', 'groups')}, about {duration_text(needed)}")
         self._measure(missing)

@@ -140,11 +140,13 @@ def test_a_blob_lists_the_models_and_tensors_that_need_it(session: Session) -> N
         ("other/thing", ""),
         ("local/Foo-B", ""),
         ("acme/zoo-a", "; did you mean local/Zoo-A?"),
+        ("Zoo-A.Q4_0", "; did you mean local/Zoo-A.Q4_1-Q4_0?"),
         ("local/Zoo-hiddem", ""),
     ],
 )
 def test_a_misspelt_name_gets_a_suggestion_but_none_of_a_hidden_model(typed: str, meant: str, session: Session) -> None:
-    add(session, "Zoo-A")
+    for own in ("Zoo-A", "Zoo-A.Q4_1", "Zoo-A.Q4_1-Q4_0"):
+        add(session, own)
     set_state(session, add(session, "Zoo-hidden", b"hidden"), "quarantined")
     name = parse_model_name(typed)
     with pytest.raises(NotFound) as caught:

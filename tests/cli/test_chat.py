@@ -30,16 +30,20 @@ def test_one_prompt_is_answered_by_a_model_a_model_below_it_and_a_file(organ: Or
     (reply,) = organ.done("chat", "me/zoo", *options, "--json").values["replies"]
     assert (reply["model"], reply["tokens"], reply["ended"]) == ("me/zoo@1", 8, "tokens")
     alone = organ.done("chat", A_F16, *options)
+    assert organ.done("chat", A_F16, "def ", *options[2:]).out == alone.out
     assert alone.out == f"{reply['text']}\n"
     assert "has no chat template" in alone.err
     both = organ.done("chat", "me/zoo", *options, "--beside", "me/small")
+    assert both.err.startswith("Writing 6.3 MB for me/zoo and me/small: kept for the next time.\n")
+    assert "Writing" not in organ.done("chat", "me/zoo", *options, "--beside", "me/small").err
     assert both.out.startswith(f"me/zoo@1:\n{reply['text']}\n\nme/small@1:\n")
 
 
 def test_what_cannot_answer_ends_with_a_sentence(organ: OrganCommand) -> None:
     assert "an adapter answers only together with its base" in organ("chat", "me/lora", "-p", "x").err
     assert "not composed here" in organ("chat", "me/zoo", "-p", "x", "--base").err
-    assert "--json needs --prompt" in organ("chat", "me/zoo", "--json").err
+    assert "give the prompt once" in organ("chat", "me/zoo", "x", "-p", "x").err
+    assert "--json needs PROMPT" in organ("chat", "me/zoo", "--json").err
     assert "only another file can answer" in organ("chat", A_F16, "-p", "x", "--beside", "me/zoo").err
 
 

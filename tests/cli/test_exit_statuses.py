@@ -116,6 +116,7 @@ WRONG_USAGE = {
     f"jobs --cancel {2**63}": "",
     "jobs --show x": "x",
     "jobs --cancel 1 --show 1": "exclude each other",
+    "jobs 1 --cancel 1": "exclude each other",
     "fleet run plan.toml --scheduler foo": "",
     "fleet run plan.toml --scheduler tcp://host": "",
     "fleet run plan.toml --scheduler http://host:1": "",

@@ -19,6 +19,7 @@ from organs.registry.errors import (
     NotFound,
     SchemaTooNew,
     StoreUnwritable,
+    TooLittleTime,
     Unreachable,
 )
 from organs.registry.input_files import FileSource
@@ -37,6 +38,7 @@ from organs.registry.input_files import FileSource
         (Unreachable("x"), "that the server runs"),
         (NoRegistry("x"), "the address is that of an organ registry"),
         (BadQuery("after", "this is not a cursor"), "leave out --after"),
+        (TooLittleTime("x", 12), "--minutes 12, or --type"),
         (BadName("no"), ""),
     ],
 )

@@ -58,6 +58,8 @@ def test_a_job_is_cancelled_and_shown(organ: OrganCommand, registry: LocalRegist
     assert organ.done("jobs", "--cancel", 1).err == "job 1 is cancelled\n"
     shown = organ.done("jobs", "--show", 1).values
     assert (shown["state"], shown["arguments"], shown["result"]) == ("cancelled", {"limit": 7}, None)
+    assert organ.done("jobs", 1).lines[1].split() == ["state", "cancelled,", "0%"]
+    assert organ.done("jobs", 1, "--json").values == shown
     assert organ("jobs", "--cancel", 5).err.splitlines()[1].strip() == "try: organ jobs"
 
 

@@ -40,6 +40,7 @@ def test_a_model_is_shown_with_its_types_and_its_tensors(filled: OrganCommand) -
     assert summary.startswith("local/little@1  Little\nmodel    llama, 47.3 k parameters in 10 tensors, ")
     assert len(summary.splitlines()) <= 20
     assert "organ show little --tensors  # 10 tensors\n" in summary
+    assert "organ chat little Hello      # ask it something\n" in summary
     assert "blk." not in summary
     lines = [line.split() for line in summary.splitlines()]
     assert ["license", "apache-2.0"] in lines

@@ -75,7 +75,7 @@ ANSWERED = (
     Q("compatibility", ("base", "stranger"), {}, "/compatibility?base=base&donor=stranger", "compat base stranger"),
     Q("chimera", ("{lock}",), {}, "/chimeras/{lock}"),
     Q("jobs", (), {"limit": 1000}, "/jobs?limit=1000", "jobs --limit 1000"),
-    Q("job", ("{job}",), {}, "/jobs/{job}", "jobs --show {job}"),
+    Q("job", ("{job}",), {}, "/jobs/{job}", "jobs {job}"),
 )  # fmt: skip
 REFUSED = (
     Q("search", ("typ:organ",), {}, "/organs?q=typ:organ", "search typ:organ", BadQuery),

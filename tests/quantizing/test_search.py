@@ -17,7 +17,7 @@ from organs.registry.catalog.tables import SensitivityRow
 from organs.registry.compose.parents import Part, RegisteredLibrary
 from organs.registry.compose.recipe import recipe_of_values
 from organs.registry.entities.sizes import QuantizationRequest, SizedModel
-from organs.registry.errors import BadInput, DiskFull, NotComposable, NotFound
+from organs.registry.errors import BadInput, DiskFull, NotComposable, NotFound, TooLittleTime
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.quantizing import search
@@ -163,7 +163,7 @@ def test_too_little_time_is_refused_before_anything_is_measured(
 ) -> None:
     monkeypatch.setattr(search, "operations_per_second", lambda: 1e6)
     request = QuantizationRequest(model="Zoo-B-2M-v1.0-Q8_0", bits=6.5, minutes=1, accept=("rounded-twice",))
-    with pytest.raises(BadInput, match="on this machine, more than the 1 minutes that are allowed: allow --minutes "):
+    with pytest.raises(TooLittleTime, match="on this machine, more than the 1 minutes that are allowed: allow "):
         quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
 
 

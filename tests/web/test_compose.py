@@ -19,6 +19,7 @@ from organs.registry.compose.recipe import read_recipe
 from organs.registry.compose.steps import PARAMETERS, read_steps
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
+from organs.web.pages.chimera_names import proposed_name
 from organs.web.settings import WebSettings
 from tests.gguf_files import file_bytes
 from tests.random_files import BESIDE_FIXTURES
@@ -145,6 +146,26 @@ def test_creating_queues_the_recipe_and_opens_what_its_job_makes(writing: FlaskC
     ((kind, arguments),) = jobs(registry)
     assert kind == "compose"
     assert read_recipe(json.dumps(arguments["recipe"])) == read_steps(fields)
+    for typed, name in (("my coder!", "my-coder"), ("", "base-with-tuned")):
+        send_form(writing, "/compose", address(GRAFT), base=BASE, graft=GRAFT[1], name=typed)
+        assert jobs(registry)[-1][1]["recipe"]["name"] == name
+    assert 'placeholder="base-with-tuned"' in writing.get(address(GRAFT)).text
+
+
+def test_the_proposed_name_says_what_the_donors_add(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_all(registry, tmp_path, **{own: related_tensors() for own in ("base-with-tuned", "base-with-tuned-2")})
+    cases: list[tuple[str, list[str], str | None]] = [
+        ("local/SmolLM2-135M-Instruct-F16@1", ["me/SmolLM2-135M-Code-F16@2"], "SmolLM2-135M-Instruct-with-Code"),
+        ("local/Zoo-v1.0-F16@1", ["x/Zoo-Code-v1.0-Q8_0@1", "x/Zoo-Prose-F16@1"], "Zoo-v1.0-with-Code-Prose"),
+        ("local/tiny.Q4_1@1", ["a/tiny-b@1", "a/tiny-c@1", "a/tiny-d@1"], "tiny-with-b-c-more"),
+        ("local/tiny-F16@1", ["a/tiny-Q8_0@1"], "tiny-with-tiny"),
+        ("local/base-F16@1", ["local/tuned@1"], "base-with-tuned-3"),
+        ("local/" + "a" * 96 + "@1", ["b/" + "c" * 96 + "@1"], f"{'a' * 40}-with-{'c' * 34}"),
+        ("local/base@1", [], None),
+    ]
+    with registry.catalog.reading() as session:
+        for base, donors, name in cases:
+            assert proposed_name(session, "local", base, donors) == name
 
 
 def test_an_impossible_recipe_is_not_queued_and_the_page_says_why(
@@ -156,7 +177,7 @@ def test_an_impossible_recipe_is_not_queued_and_the_page_says_why(
         ([("base", BASE), ("graft", "rubbish")], 400, "cannot be read"),
         ([("base", "local/nobody"), GRAFT], 404, "nobody"),
         ([GRAFT], 400, "Choose a base first"),
-        ([("base", BASE), GRAFT, ("name", "a name")], 400, "'a name' is not a name"),
+        ([("base", BASE), GRAFT, ("name", "mine@2")], 400, "version"),
     ):
         answer = writing.post("/compose", data={"form_token": token, **dict(steps)})
         assert answer.status_code == status, steps

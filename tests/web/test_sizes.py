@@ -14,7 +14,7 @@ from sqlalchemy import delete, select, update
 
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.tables import JobRow, Lineage, ModelMetadata, SizeRow, now
+from organs.registry.catalog.tables import JobRow, Lineage, ModelMetadata, ModelRow, SizeRow, now
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts.plots import SizeDivergence, sizes_chart
@@ -232,16 +232,30 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     assert jobs(sized) == [{"model": "local/base@1", "bits": 6.5}]
     assert "A size for 6.5bpw is queued: job 1" in section(ada)
     assert "is queued" not in section(app.test_client())
-    wrong = send_form(ada, f"{BASE}/sizes", BASE, size="huge")
-    assert (wrong.status_code, "is not a size" in wrong.text) == (400, True)
+    wrong = send_form(ada, f"{BASE}/sizes", BASE, size="huge", minutes="7")
+    assert wrong.status_code == 400
+    form = wrong.text.partition('id="make-size"')[2].partition("</form>")[0]
+    assert "✕ &#39;huge&#39; is not a size: write for example 4 GB, 4.5 bits or Q4_K_M.</span>" in form
+    assert 'name="size" value="huge"' in form, "what was typed is kept"
+    assert 'name="minutes" value="7"' in form
     reader = log_in(app, new_token(sized, "bob", "read"))
     assert "Make this size" not in section(reader)
     assert send_form(reader, f"{BASE}/sizes", BASE, size="4 GB").status_code == 403
     assert len(jobs(sized)) == 1
+    assert 'data-follow="/jobs/1.json"' in ada.get(BASE).text
+    problem = json.dumps({"code": "too-little-time", "minutes": 12})
     with sized.catalog.writing() as session:
-        session.execute(update(JobRow).values(state="failed", note="a file of 4 GB is too small"))
-    assert "The last size, for 6.5bpw, was not made: a file of 4 GB is too small: job 1" in section(ada)
-    assert "too small" not in section(reader)
+        session.execute(update(JobRow).values(state="failed", note="it takes 11 minutes", problem=problem))
+    assert "The last size, for 6.5bpw, was not made: it takes 11 minutes: job 1" in section(ada)
+    assert "11 minutes" not in section(reader)
+    again = f'<a class="button" href="{BASE}@1?minutes=12&amp;size=6.5+bits#make-size">Try again with 12 minutes</a>'
+    assert again in ada.get(BASE).text
+    assert again in ada.get("/jobs/1").text
+    filled = ada.get(f"{BASE}@1?minutes=12&size=6.5+bits").text
+    assert ('value="6.5 bits" list' in filled, 'name="minutes" value="12"' in filled) == (True, True)
+    assert '<input type="hidden" name="plain" value="Q5_K_M">' in filled
+    assert send_form(ada, f"{BASE}/sizes", BASE, plain="Q5_K_M").status_code == 303
+    assert jobs(sized) == [{"model": "local/base@1", "type": "Q5_K_M"}]
     answer = send_form(ada, f"{BASE}/sizes", BASE, fits="1", memory="0.5", context="512", minutes="3", twice="on")
     assert answer.status_code == 303
     assert jobs(sized)[-1:] == [
@@ -259,6 +273,17 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
         assert answer.status_code == 400, "it would be no bytes, or no number"
     for minutes in ("0", "x", "1e9"):
         assert send_form(ada, f"{BASE}/sizes", BASE, size="6 bits", minutes=minutes).status_code == 400
+
+
+def test_a_quantised_model_is_rounded_again_only_if_that_is_accepted(sized: LocalRegistry) -> None:
+    with sized.catalog.writing() as session:
+        session.execute(update(ModelRow).where(ModelRow.name == "base").values(quantisation="Q4_1"))
+    ada = log_in(create_app(sized), new_token(sized, "ada", "upload"))
+    for how in ({"size": "6.5 bits"}, {"fits": "1", "memory": "0.5", "context": "512"}, {"plain": "Q4_K_M"}):
+        refused = send_form(ada, f"{BASE}/sizes", BASE, **how)
+        assert (refused.status_code, refused.text.count("mark this box to round its weights")) == (409, 1), how
+    assert jobs(sized) == []
+    assert send_form(ada, f"{BASE}/sizes", BASE, size="6.5 bits", twice="on").status_code == 303
 
 
 def test_a_read_only_server_shows_the_command(sized: LocalRegistry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flask import abort, redirect, request, url_for
+from msgspec import structs
 from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
@@ -22,7 +23,7 @@ from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.jobs import OPENS
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, paged, writing_form
 from organs.web.pages.steps import RequestedSteps, adapter_of, compose_address, filled_step, requested_steps, twin
-from organs.web.pages.workbench import Bench, planned_steps, workbench
+from organs.web.pages.workbench import Bench, plan_name, planned_steps, workbench
 from organs.web.permissions import queue_job
 from organs.web.responses import searching, with_parameters
 
@@ -146,8 +147,12 @@ def compose_chimera() -> str | WebPage:
         return _base_choice(requested, sentence_of(error), status_of(error))
     if status != 200 or not under_way.plan.can_be_made:
         return workbench(requested, under_way, 409 if status == 200 else status, NOT_YET)
+    recipe = under_way.recipe
+    if recipe.name is None:
+        with searching() as session:
+            recipe = structs.replace(recipe, name=plan_name(session, under_way.state))
     try:
-        job = queue_job(COMPOSE, {"recipe": recipe_values(under_way.recipe)})
+        job = queue_job(COMPOSE, {"recipe": recipe_values(recipe)})
         return with_parameters(url_for("pages.job", job=job), {OPENS: "model"})
     except NotAllowed as error:
         return workbench(requested, under_way, 403, f"{error}.")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import util
+from statistics import median
 
 from flask import Response, current_app, g, request, url_for
 from msgspec import ValidationError, convert
@@ -14,11 +15,19 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.packs import has_pack
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
+from organs.registry.catalog.queries.jobs import (
+    JobFile,
+    active_jobs,
+    file_of_job,
+    job_by_id,
+    newest_jobs_of_kind,
+)
 from organs.registry.endpoints import jobs as endpoints
 from organs.registry.entities.base import prepared
 from organs.registry.entities.job import Job, QuantizationJobResult
+from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLook
+from organs.registry.errors import TooLittleTime
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.web.api import jobs as api
@@ -32,6 +41,8 @@ from organs.web.responses import model_address, organ_address, plain_page, regis
 VALIDATE, QUICK_LOOK = "validate", "quick-look"
 """The kinds of jobs that run a chimera."""
 QUANTIZE = "quantize"
+TWICE_FIELD = "twice"
+"""The field of the form for a size that accepts that weights are rounded twice."""
 LINKS_MAX = 100
 TEXT_MAX = 2000
 
@@ -214,6 +225,8 @@ def state_of(job: Job) -> str:
     return job.state
 
 
+EARLIER_MAX = 20
+"""Earlier jobs that say how long one takes."""
 OPENS = "opens"
 """The parameter of a page of a job that opens its result when the job has finished: `model`."""
 
@@ -223,19 +236,39 @@ def job(job: str) -> WebPage | Response:
     """Show one job; with `opens=model`, the page of the model that it has made, when it has finished."""
     log_in_first()
     job_id, whose = parsed_number(job, "job"), whose_jobs()
+    opens = request.args.get(OPENS) == "model"
     with searching() as session:
         current = job_by_id(session, job_id, whose)
         file = file_of_job(session, job_id, whose)
+        seconds = _usual_seconds(session, current) if opens and current.is_active else None
     made = _text(current.result or {}, "model")
-    if request.args.get(OPENS) == "model" and plain_page() and current.state == "finished" and _is_name(made):
+    if opens and plain_page() and current.state == "finished" and _is_name(made):
         return current_app.response_class(status=303, headers={"Location": model_address(made)}, mimetype="text/plain")
-    return WebPage("job.html", lambda: _page_context(current, file), body=current)
+    return WebPage(
+        "job.html", lambda: _page_context(current, file) | {"opens": opens, "usual_seconds": seconds}, body=current
+    )
 
 
 @writing_form("/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
     """Cancel a job, and show it again."""
     return url_for("pages.job", job=api.cancel(parsed_number(job, "job")).id)
+
+
+def _usual_seconds(session: Session, job: Job) -> float | None:
+    """Return how long the last jobs of this kind with the same base took; None if there was none."""
+    earlier = newest_jobs_of_kind(session, job.kind, EARLIER_MAX, whose_jobs())
+    times = [
+        (one.finished_at - one.started_at).total_seconds()
+        for one in earlier
+        if one.state == "finished" and one.finished_at and one.started_at and _base(one) == _base(job)
+    ]
+    return median(times) if times else None
+
+
+def _base(job: Job) -> object:
+    recipe = job.arguments.get("recipe")
+    return recipe.get("base") if isinstance(recipe, dict) else None
 
 
 def _page_context(job: Job, file: JobFile | None) -> Context:
@@ -249,6 +282,8 @@ def _page_context(job: Job, file: JobFile | None) -> Context:
             links.insert(0, JobLink(label, url_for("artifacts.job_file", job=job.id, file=file.name)))
     return {
         "job": job,
+        "made_name": _made_name(job),
+        "size_form": size_form_address(job),
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
         "result": job_outcome,
         "state": state_of(job),
@@ -257,6 +292,34 @@ def _page_context(job: Job, file: JobFile | None) -> Context:
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,
     }
+
+
+def size_form_address(job: Job) -> tuple[int, str] | None:
+    """Return how many minutes a failed job for a size needs, and the address of the form with all that it wanted; None
+    if it failed for another reason."""
+    problem = job.problem or {}
+    needed = problem.get("minutes")
+    if job.kind != QUANTIZE or problem.get("code") != TooLittleTime.code or type(needed) is not int:
+        return None
+    try:
+        wanted = convert(job.arguments, QuantizationRequest)
+    except ValidationError:
+        return None
+    values = {"minutes": f"{needed}"} | ({TWICE_FIELD: "on"} if wanted.accept else {})
+    if wanted.memory_bytes is not None:
+        values |= {"memory": f"{wanted.memory_bytes / 1e9:g}"}
+        values |= {"context": f"{wanted.context}"} if wanted.context is not None else {}
+    elif wanted.size_bytes is not None:
+        values |= {"size": f"{wanted.size_bytes / 1e6:.10g} MB"}
+    else:
+        values |= {"size": f"{wanted.bits:g} bits" if wanted.bits is not None else wanted.like or ""}
+    return needed, f"{model_address(wanted.model, **values)}#make-size"
+
+
+def _made_name(job: Job) -> str:
+    """Return the name of the chimera that a job makes; empty if its recipe has none."""
+    recipe = job.arguments.get("recipe")
+    return _text(recipe, "name") if isinstance(recipe, dict) else ""
 
 
 def active_validations(session: Session, name: str) -> list[Job]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from statistics import fmean
@@ -48,7 +48,7 @@ from organs.web.pages.chimeras import chimera_context, donor_marks, former_block
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.model_actions import actions_of, closest_relatives, heading_of, what_would_fit
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, sheet_of, writing_form
-from organs.web.pages.sizes import sizes_shown
+from organs.web.pages.sizes import WrongSizeForm, is_rounded_twice, queue_size, sizes_shown
 from organs.web.pages.try_it import try_context
 from organs.web.params import addressed_model, requested_choice
 from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
@@ -117,7 +117,8 @@ class _ReadModels:
         return chimera_by_lock(self._session, lock)
 
 
-def _model_page(namespace: str, name: str) -> WebPage:
+def _model_page(namespace: str, name: str, wrong: Mapping[str, str] | None = None, status: int = 200) -> WebPage:
+    """Return the page of a model; `wrong` has the sentences about the form for a size that was sent."""
     requested = requested_choice("by", tuple(READINGS)) if request.args.get("by") else None
     with searching() as session:
         row = canonical_model(session, f"{namespace}/{name}")
@@ -138,7 +139,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
         jobs = active_validations(session, row.full_name) if chimera else ()
         is_image = page.kind == "adapter" and has_image(session, row)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
-        sizes = sizes_shown(session, row, page)
+        sizes = sizes_shown(session, row, page, wrong)
         tried = try_context(session, row)
 
     def context() -> Context:
@@ -177,7 +178,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
             raise BadQuery(page.name, reason)
         return sheet_of(COLUMNS, organs)
 
-    return WebPage("model.html", context, sheet)
+    return WebPage("model.html", context, sheet, status=status)
 
 
 def model_to_compare(session: Session, model: Model) -> str | None:
@@ -306,6 +307,20 @@ def _sent_images(description: str | None) -> dict[str, CardImageBytes]:
             image = checked_image(own, data, required=registry().settings.requires_sandbox)
             images |= dict.fromkeys(named, image)
     return images
+
+
+@writing_form("/models/<namespace>/<name>/sizes")
+def make_size(namespace: str, name: str) -> str | WebPage:
+    """Queue the job that makes the size in the form, and show the model, which links to the job; or the form again."""
+    with searching() as session:
+        row = addressed_model(session, namespace, name)
+        model_name, is_rounded = row.full_name, is_rounded_twice(session, row)
+    try:
+        queue_size(model_name, is_rounded=is_rounded)
+    except WrongSizeForm as error:
+        owner, _, own_name = model_name.partition("/")
+        return _model_page(owner, own_name, error.wrong, error.status)
+    return f"{model_address(model_name)}#sizes"
 
 
 @writing_form("/models/<namespace>/<name>/yank", scope=ANY)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import newest_jobs_of_kind
 from organs.registry.catalog.queries.model_names import find_model_by_text
+from organs.registry.catalog.queries.relatives import proved_models
 from organs.registry.catalog.queries.sizes import size_curve, sizes_of, source_of_size
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
@@ -30,16 +31,18 @@ from organs.registry.entities.sizes import (
     SizeCurve,
     SizePoint,
 )
-from organs.registry.errors import BadQuery, NotFound
+from organs.registry.errors import BadInput, BadQuery, NotComposable, NotFound
+from organs.registry.gguf.mixes import MIXES
 from organs.registry.kinds import FileKind
 from organs.registry.quantizing.search import MINUTES
 from organs.registry.quantizing.tags import request_for, tag_of
 from organs.registry.validation.memory_estimate import MemoryEstimate, estimated_memory
 from organs.web.charts import plots
+from organs.web.error_pages import sentence_of
 from organs.web.ollama import tagged_name
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.jobs import QUANTIZE, missing_runtime
-from organs.web.pages.routes import Context, pages, writing_form
+from organs.web.pages.jobs import QUANTIZE, TWICE_FIELD, missing_runtime, size_form_address
+from organs.web.pages.routes import Context, pages
 from organs.web.params import addressed_model
 from organs.web.permissions import may_see_jobs, queue_job, whose_jobs
 from organs.web.responses import model_address, searching
@@ -51,12 +54,24 @@ JOBS_MAX = 200
 """Among so many newest jobs, those of a model are shown on its page."""
 MEMORY_LEAST_GB, MEMORY_MAX_GB = 0.001, 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
-MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
-"""Sizes that the form proposes."""
+MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4.5 bits")
+"""Sizes that the form proposes, besides one in bytes."""
+EXAMPLE_SHARE = 2 / 3
+"""The size in bytes that the form proposes, as a share of the model."""
+PLAIN_MIXES = ("Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K")
+"""Mixes that need no measurement, which are proposed when the time is too short."""
+SIZE_MAX, MINUTES_MAX_LENGTH = 40, 20
+"""Characters that are shown again of what was typed."""
+BLOCK_ELEMENTS = 256
+TWICE_CODE = "rounded-twice"
+TWICE = "This model is quantised already: mark this box to round its weights a second time, or use its file in F16."
 
 
-def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
-    """Return the sizes of a model for its page; nothing for files that are no complete language models."""
+def sizes_shown(session: Session, row: ModelRow, model: Model, wrong: Mapping[str, str] | None = None) -> Context:
+    """Return the sizes of a model for its page; nothing for files that are no complete language models.
+
+    `wrong` has the sentences about the form that was sent, by its fields; what was typed is shown again.
+    """
     if model.kind not in (FileKind.MODEL, CHIMERA) or not model.complete or model.unassemblable:
         return {"sizes": None}
     curve, source = size_curve(session, row), source_of_size(session, row.id) or _quantised_from(session, model)
@@ -65,9 +80,17 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
     shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in OWN_CELLS]
     jobs = [] if not may_see_jobs() else _newest_jobs(session, model.name)
     usual_context = min(CONTEXT_DEFAULT, _trained_context(model))
-    memory = _stated_memory(request.args, usual_context)
+    wrong, typed = wrong or {}, request.args if wrong is None else request.form
+    memory = _stated_memory(typed, usual_context)
     fits = None if memory is None else _fitting(model, curve, *memory)
     drawn = _drawable(curve.points)
+    stated = {
+        "size": typed.get("size", "")[:SIZE_MAX],
+        "minutes": typed.get("minutes", "")[:MINUTES_MAX_LENGTH],
+        TWICE_FIELD: TWICE_FIELD in typed,
+    }
+    example_bytes = float(f"{EXAMPLE_SHARE * model.size_bytes:.2g}")
+    example = f"{example_bytes / 1e9:g} GB" if example_bytes >= 1e9 else f"{example_bytes / 1e6:g} MB"
     return {
         "sizes": curve,
         "size_of": source,
@@ -77,16 +100,19 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "are_measured": any(point.kind != FOUND for point in curve.points),
         "size_chart": model_address(model.name, "pages.sizes_chart", **_fits_parameter(fits)) if drawn else None,
         "size_chart_size": {"width": plots.SIZES_WIDTH, "height": plots.SIZES_HEIGHT},
-        "size_jobs": [(job, _job_tag(job)) for job in jobs],
-        "is_rounded": row.is_rounded,
-        "size_examples": MIXES_OFFERED,
-        "size_minutes": MINUTES,
+        "size_jobs": [_job_shown(job, model) for job in jobs],
+        "size_stated": stated,
+        "size_wrong": wrong,
+        "is_rounded": TWICE_FIELD in wrong or is_rounded_twice(session, row),
+        "size_example": example,
+        "size_examples": (*MIXES_OFFERED, example),
+        "minutes_default": f"{MINUTES:g}",
         "minutes_least": MINUTES_LEAST,
         "minutes_max": MINUTES_MAX,
         "size_form": model_address(model.name, "pages.make_size"),
         "missing_runtime": missing_runtime(),
-        "memory_gb": request.args.get("memory", ""),
-        "memory_context": request.args.get("context", "") or str(usual_context),
+        "memory_gb": typed.get("memory", ""),
+        "memory_context": typed.get("context", "") or str(usual_context),
         "fits": fits,
     }
 
@@ -104,19 +130,44 @@ def sizes_chart(namespace: str, name: str) -> Response:
     return svg_answer(plots.sizes_chart(points, int(marked) if is_number else None))
 
 
-@writing_form("/models/<namespace>/<name>/sizes")
-def make_size(namespace: str, name: str) -> str:
-    """Queue the job that makes the size in the form, and show the model, which links to the job."""
-    with searching() as session:
-        model = addressed_model(session, namespace, name).full_name
+def queue_size(model: str, *, is_rounded: bool) -> None:
+    """Queue the job that makes the size in the form that was sent; `is_rounded` says whether it must be accepted that
+    weights are rounded twice. Raises WrongSizeForm."""
     memory = _stated_memory(request.form) if "fits" in request.form else None
-    if memory is None:
-        wanted = request_for(model, request.form.get("size", ""))
-    else:
-        wanted = QuantizationRequest(model=model, memory_bytes=int(1e9 * memory[0]), context=memory[1])
-    minutes, accepted = request.form.get("minutes", "").strip(), ("rounded-twice",) if "twice" in request.form else ()
-    queue_job(QUANTIZE, replace(wanted, minutes=_minutes(minutes), accept=accepted))
-    return f"{model_address(model)}#sizes"
+    is_accepted, plain = TWICE_FIELD in request.form, request.form.get("plain", "")
+    try:
+        if plain in PLAIN_MIXES:
+            wanted = QuantizationRequest(model=model, type=plain)
+        elif memory is None:
+            wanted = request_for(model, request.form.get("size", ""))
+        else:
+            wanted = QuantizationRequest(model=model, memory_bytes=int(1e9 * memory[0]), context=memory[1])
+        minutes = None if wanted.type is not None else _minutes(request.form.get("minutes", "").strip())
+        if is_rounded and not is_accepted:
+            raise WrongSizeForm(TWICE_FIELD, TWICE, NotComposable.status)
+        accepted = (TWICE_CODE,) if is_accepted else ()
+        queue_job(QUANTIZE, replace(wanted, minutes=minutes, accept=accepted))
+    except BadQuery as error:
+        raise WrongSizeForm(error.term, f"{error.reason.capitalize()}.", error.status) from error
+    except NotComposable as error:
+        if not error.refusals and error.unaccepted == (TWICE_CODE,):
+            raise WrongSizeForm(TWICE_FIELD, TWICE, error.status) from error
+        raise WrongSizeForm("size", sentence_of(error, capital=True), error.status) from error
+    except BadInput as error:
+        raise WrongSizeForm("size", sentence_of(error, capital=True), error.status) from error
+
+
+class WrongSizeForm(Exception):
+    """A field of the form for a size is wrong."""
+
+    def __init__(self, field: str, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.wrong, self.status = {field: sentence}, status
+
+
+def is_rounded_twice(session: Session, row: ModelRow) -> bool:
+    """Return whether a size rounds weights again: the model is quantised, and its source was not proved."""
+    return row.is_rounded and not proved_models(session, row.id)
 
 
 def _quantised_from(session: Session, model: Model) -> str | None:
@@ -153,15 +204,36 @@ def _row(point: SizePoint, fits: Context | None) -> Context:
     }
 
 
-def _job_tag(job: Job) -> str:
-    """Return for which size a job is, in words."""
+def _job_shown(job: Job, model: Model) -> Context:
+    """Return for which size a job is, in words; if its time was too short, with what to do about it."""
     try:
         wanted = convert(job.arguments, QuantizationRequest)
     except ValidationError:  # of another version
-        return "an unknown limit"
+        return {"job": job, "tag": "an unknown limit"}
+    tag = tag_of(wanted) if wanted.like is None else f"the bytes of {wanted.like}"
     if wanted.memory_bytes is not None:
-        return f"a memory of {size_text(wanted.memory_bytes)}"
-    return tag_of(wanted) if wanted.like is None else f"the bytes of {wanted.like}"
+        tag = f"a memory of {size_text(wanted.memory_bytes)}"
+    address = size_form_address(job)
+    if address is None:
+        return {"job": job, "tag": tag}
+    minutes, form = address
+    return {
+        "job": job,
+        "tag": tag,
+        "minutes": minutes,
+        "form": form,
+        "plain": _plain_mix(wanted, model),
+        TWICE_FIELD: bool(wanted.accept),
+    }
+
+
+def _plain_mix(wanted: QuantizationRequest, model: Model) -> str:
+    """Return the mix of llama.cpp with the most bits that a wanted size has room for, about."""
+    if wanted.like in PLAIN_MIXES:
+        return wanted.like
+    most_bytes = wanted.size_bytes or wanted.memory_bytes or (wanted.bits or 0.0) * model.parameters / 8
+    sizes = {name: MIXES[name].dtype.size_bytes(BLOCK_ELEMENTS) / BLOCK_ELEMENTS for name in PLAIN_MIXES}
+    return next((name for name, size in sizes.items() if size * model.parameters <= most_bytes), PLAIN_MIXES[-1])
 
 
 def _minutes(text: str) -> float | None:

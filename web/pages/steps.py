@@ -21,6 +21,7 @@ from organs.registry.entities.plan import ALIKE, CANDIDATE_ORDERS, RecipeFile
 from organs.registry.errors import BadQuery, BadRecipe
 from organs.registry.transform.blend import METHODS
 from organs.registry.transform.blend import PARAMETERS as BLEND_PARAMETERS
+from organs.web.pages.chimera_names import typed_name
 
 STEP_FIELDS = {
     "layer": ("from", "blocks"),
@@ -101,9 +102,10 @@ def requested_steps(form: MultiDict[str, str]) -> RequestedSteps:
     """Return the steps and the selection in the parameters of an address or in the fields of a form. Raises BadQuery
     for an unknown order.
 
-    Empty fields and fields with other names are ignored.
+    Empty fields and fields with other names are ignored. A name of the chimera becomes a valid one.
     """
     steps = [(name, text.strip()) for name in PARAMETERS for text in form.getlist(name) if text.strip()]
+    steps = [(name, typed_name(text) if name == "name" else text) for name, text in steps]
     order = form.get("order") or ALIKE
     if order not in CANDIDATE_ORDERS:
         raise BadQuery("order", f"one of {', '.join(CANDIDATE_ORDERS)}")

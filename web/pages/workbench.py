@@ -47,6 +47,7 @@ from organs.web.api.plans import UnderWay, compose_for_client
 from organs.web.charts.network import Network, Shape, network
 from organs.web.error_pages import sentence_of
 from organs.web.pages.anatomy import BASELINE, can_be_drawn, letters
+from organs.web.pages.chimera_names import proposed_name
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage
 from organs.web.pages.steps import (
@@ -57,6 +58,7 @@ from organs.web.pages.steps import (
     compose_address,
     recipe_address,
 )
+from organs.web.permissions import planner
 from organs.web.render import donor_class
 from organs.web.responses import reading, searching, settings
 
@@ -97,9 +99,13 @@ def workbench(requested: RequestedSteps, under_way: UnderWay, status: int, probl
         bench = Bench(session, requested, under_way)
         cards = Cards(session, bench)
         donors = cards.context()
+        proposed = plan_name(session, state)
     findings = [
         finding for finding in state.findings if finding.code != NOTHING_YET or len(requested.steps) > 1 or problem
     ]
+    name_problem = next((finding.sentence for finding in findings if finding.field == "name"), "")
+    if state.plan is None:  # the form for another name has the sentence
+        findings = [finding for finding in findings if finding.field != "name"]
     shown = [asdict(finding) | {"accept": _accept_address(requested, finding)} for finding in findings]
     kept = [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])]
     context = {
@@ -120,9 +126,10 @@ def workbench(requested: RequestedSteps, under_way: UnderWay, status: int, probl
         "hidden_in_share": [*requested.steps, *requested.selection(share="")],
         "find": requested.find,
         "share_limits": (SHARE_MIN, SHARE_MAX),
-        "name_problem": next((finding.sentence for finding in findings if finding.field == "name"), ""),
+        "name_problem": name_problem,
         "form_fields": [step for step in requested.steps if step[0] != "name"],
         "name": next((text for parameter, text in requested.steps if parameter == "name"), ""),
+        "proposed_name": proposed,
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
         "blend_methods": [name for name, method in METHODS.items() if method.needs_base and name != BLEND_DEFAULT],
@@ -148,6 +155,15 @@ def workbench(requested: RequestedSteps, under_way: UnderWay, status: int, probl
         "leaderboard": url_for("pages.leaderboard", base=plan.base.label),
     }
     return WebPage("compose.html", asdict(state) | context, status=status)
+
+
+def plan_name(session: Session, state: CompositionState) -> str | None:
+    """Return the name that the form proposes for a chimera, or None for that of its plan."""
+    if state.plan is None:
+        return None
+    base, *others = state.plan.parents
+    donors = [parent.model for parent in others if not parent.is_source]
+    return proposed_name(session, planner(), base.model, donors)
 
 
 def _is_note(finding: Mapping[str, object]) -> bool:

@@ -39,14 +39,8 @@ def job_by_id(session: Session, job_id: int, contributor: str | None = None) -> 
     """Return the job with arguments and result; raises NotFound."""
     row, name = _job_row(session, job_id, contributor)
     result = None if row.result is None else json.loads(row.result)
-    return entity_of(
-        Job,
-        row,
-        contributor=name,
-        arguments=json.loads(row.arguments),
-        result=None if result is None else {key: value for key, value in result.items() if key != _PACK},
-        problem=None if row.problem is None else json.loads(row.problem),
-    )
+    shown = None if result is None else {key: value for key, value in result.items() if key != _PACK}
+    return _job(row, name, shown)
 
 
 def file_of_job(session: Session, job_id: int, contributor: str | None = None) -> JobFile | None:
@@ -115,11 +109,14 @@ def _jobs(contributor: str | None) -> Select[JobRow, str]:
 
 
 def _with_arguments(session: Session, statement: Select[JobRow, str]) -> tuple[Job, ...]:
-    rows = session.execute(statement.options(undefer(JobRow.arguments)))
-    return tuple(
-        entity_of(Job, row, contributor=name, arguments=json.loads(row.arguments), result=None, problem=None)
-        for row, name in rows
-    )
+    rows = session.execute(statement.options(undefer(JobRow.arguments), undefer(JobRow.problem)))
+    return tuple(_job(row, name, None) for row, name in rows)
+
+
+def _job(row: JobRow, contributor: str, result: object) -> Job:
+    problem = None if row.problem is None else json.loads(row.problem)
+    arguments = json.loads(row.arguments)
+    return entity_of(Job, row, contributor=contributor, arguments=arguments, result=result, problem=problem)
 
 
 def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[JobRow, str]:

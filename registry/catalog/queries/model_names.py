@@ -112,8 +112,18 @@ def model_by_name(session: Session, name: ModelName) -> ModelRow:
         raise NothingRegistered(f"no model is registered as {name}")
     # Namespaces are not compared: all names of one namespace would be similar.
     by_name = {own.casefold(): f"{namespace}/{own}" for namespace, own in reversed(names)}
-    close = nearest(name.name, by_name, NAME_CUTOFF) or _continued(name.name.casefold(), by_name)
+    typed = name.name.casefold()
+    close = _same_size(typed, by_name) or nearest(name.name, by_name, NAME_CUTOFF) or _continued(typed, by_name)
     raise NotFound(f"no model is registered as {name}{f'; did you mean {by_name[close]}?' if close else ''}")
+
+
+def _same_size(typed: str, words: Iterable[str]) -> str | None:
+    """Return the shortest of `words` that begins and ends as a name with a quantisation: `tiny.q4_1-q4_0` for
+    `tiny.q4_0`; else None."""
+    stem, quantisation = split_quantisation(typed)
+    ending = "" if quantisation is None else quantisation.casefold()
+    same = [word for word in words if ending and word.startswith(stem) and word.endswith(ending)]
+    return min(same, key=len, default=None)
 
 
 def _continued(begin: str, words: Iterable[str]) -> str | None:
