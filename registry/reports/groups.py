@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from organs.registry.anatomy import Component, OrganType, Place, component_of
+from organs.registry.anatomy import Component, OrganType, Place, component_of, type_name
 from organs.registry.columns import CellKind
 from organs.registry.entities.report import Cell, ReportColumn, ReportTable, table
 from organs.registry.measures import THETA_LEGEND, GroupFigures, theta_caution
@@ -181,7 +181,7 @@ def types_table(
 ) -> ReportTable:
     """Return θ and spectral signal by type; `quartiles` are those of θ."""
     types = sorted(groups)
-    roles = "; ".join(f"{kind.value} is {TYPE_WORDS[kind]}" for kind in types)
+    roles = "; ".join(f"{type_name(kind)} is {TYPE_WORDS[kind]}" for kind in types)
     notes = [SPREAD, SPECTRAL_OF_TYPES]
     if any(not figures.spectral_count for figures in groups.values()):
         notes.append(LISTS)
