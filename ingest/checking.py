@@ -126,7 +126,7 @@ CODES: Mapping[str, Code] = {
     "template-not-tried": Code(INFO),
 }
 """All findings about files, by code."""
-NOT_FLAGGED = (UNSAFE, PARTIAL, BARE, NONFINITE, "chimera")
+NOT_FLAGGED = (UNSAFE, PARTIAL, BARE, NONFINITE)
 """Codes of findings that the catalog knows otherwise than by a flag, or that only who loads a file needs."""
 
 

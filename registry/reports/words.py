@@ -183,8 +183,8 @@ def explanations(texts: Iterable[str], left_out: Iterable[str]) -> Iterator[str]
 
 
 TYPE_WORDS = {
-    OrganType.SKELETON: "attention, which connects the words of a text",
-    OrganType.ORGAN: "feed-forward, which processes each word separately",
+    OrganType.SKELETON: "what connects the words of a text",
+    OrganType.ORGAN: "what processes each word separately",
     OrganType.EMBED: "the tables that turn words into numbers and back",
     OrganType.NORM: "the scales that keep numbers in range between two steps",
     OrganType.ADAPTER: "a small change of a tensor of another model",
