@@ -73,7 +73,7 @@ def test_models_that_cannot_be_compared_give_one_sentence(kin: OrganCommand) -> 
 @pytest.mark.parametrize(
     ("second", "beginning", "left_out"),
     [
-        ("twin", "Every organ is the same to the last byte: ", "Changed most"),
+        ("twin", "Every tensor is the same to the last byte: ", "Changed most"),
         ("quantised", "Close: 1.000; not proved to be a plain quantisation: ", "Only in"),
         ("stranger", "Not related, ", "changed"),
     ],

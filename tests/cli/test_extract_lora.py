@@ -52,7 +52,7 @@ def test_the_adapter_of_registered_models_is_registered_with_its_base(organ: Org
     ended = organ.done("extract-lora", "tuned", "--base", "base", "--rank", "4")
     assert ended.lines[0].startswith("A LoRA of rank 4 keeps ")
     assert [line.split()[0] for line in ended.lines[1:4]] == ["type", "attention", "feed-forward"]
-    assert ended.lines[4].startswith("Left out: 1 changed organ (token_embd.weight), ")
+    assert ended.lines[4].startswith("Left out: 1 changed tensor (token_embd.weight), ")
     assert ended.lines[-1] == "local/tuned-LoRA-r4@1: registered"
     assert "merge it: echo " in ended.err
     shown = organ.done("show", "tuned-LoRA-r4", "--json").values

@@ -95,7 +95,7 @@ def test_verify_finds_a_wrong_running_total_and_repairs_it(large: OrganCommand) 
         session.execute(update(totals).where(totals.c.name == "organs").values(value=7))
     found = large("verify")
     assert found.status == 1
-    assert "the running total of tensors is 7, but the count is 3" in found.out
+    assert "the running total of organs is 7, but the count is 3" in found.out
     assert large("verify", "--repair").status == 1
     assert large("verify").status == 0
 
