@@ -109,7 +109,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
         "/compose?base=local/base&graft=from:local/stranger+type:organ+blocks:1&accept=unrelated-lineage",
     ),
     "compose-refused": ("owner", "/compose?base=local/base&graft=from:ada/open+blocks:99"),
-    "compose-wrong-steps": ("owner", "/compose?base=local/base&graft=rubbish&purify=method:magic&name=a+name"),
+    "compose-wrong-steps": ("owner", "/compose?base=local/base&graft=rubbish&purify=method:magic&name=a@2"),
     "compose-unknown-base": ("anybody", "/compose?base=local/nobody"),
     "fits": ("anybody", "/compose/fits?base=local/base"),
     "fits-two-models": ("anybody", "/compose/fits?base=local/base&donor=local/stranger"),

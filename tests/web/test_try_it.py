@@ -92,6 +92,7 @@ def test_the_form_asks_beside_the_base_shows_errors_and_everything_as_text(
     answer_all(zoo)
     page = visitor.get(sent.headers["Location"])
     assert page.text.count("data-reply") == 2
+    assert re.findall(r"<h2>([A-Z]\w+): <a ", page.text) == ["Chimera", "Base"]
     assert "&lt;script&gt;alert(1)" in page.text
     assert "<script>alert" not in page.text
     models = [reply["model"] for reply in visitor.get(f"{sent.headers['Location']}.json").get_json()["replies"]]

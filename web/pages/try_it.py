@@ -20,6 +20,7 @@ from organs.registry.entities.chat import (
     PromptAnswer,
     PromptRequest,
 )
+from organs.registry.entities.plan import GRAFTED, QUANTISED
 from organs.registry.errors import BadInput, NotFound, QueueFull, TooMany
 from organs.registry.validation.run import compared_with
 from organs.web.api import answers as api
@@ -37,6 +38,9 @@ ENDINGS = {
     "failed": "failed",
 }
 """Why a reply ended, for people."""
+ROLES = {GRAFTED: ("Chimera", "Base"), QUANTISED: ("Quantised", "Source")}
+"""What the two models of an answer are, by how the first was made."""
+NO_ROLES = ("", "")
 
 
 def try_context(session: Session, row: ModelRow, *, has_form: bool | None = None) -> Context:
@@ -54,10 +58,11 @@ def try_context(session: Session, row: ModelRow, *, has_form: bool | None = None
             api.check_size(row.full_name, row.size_bytes, limits)
         except BadInput as error:
             reason = f"{sentence_of(error, capital=False)}"
-    base = None
+    base, roles = None, NO_ROLES
     if reason is None:
         with suppress(NotFound):
-            other = compared_with(session, row)[0]
+            other, relation = compared_with(session, row)
+            roles = ROLES.get(relation, NO_ROLES)
             is_fit = silence_of(session, other) is None and other.size_bytes <= limits.model_max_bytes
             base = other.full_name if is_fit else None
     return {
@@ -65,6 +70,7 @@ def try_context(session: Session, row: ModelRow, *, has_form: bool | None = None
             "model": row.full_name,
             "reason": reason,
             "base": base,
+            "roles": roles,
             "limits": limits,
             "has_form": may_write() if has_form is None else has_form,
             "address": model_address(row.full_name, "pages.try_model"),
@@ -117,10 +123,15 @@ def answer(key: str) -> WebPage:
     with searching() as session:
         row = find_model_by_text(session, found.replies[0].model)
         context = {"try_it": None} if row is None else _form(session, row)
+    roles = NO_ROLES
     if context["try_it"]:
         context["try_it"]["stated"] = _stated(found)
+        if [reply.model for reply in found.replies[1:]] == [context["try_it"]["base"]]:
+            roles = context["try_it"]["roles"]
     return WebPage(
-        "answer.html", {**context, "answer": found, "endings": ENDINGS, "asked": found.messages[-1].content}, body=found
+        "answer.html",
+        {**context, "answer": found, "endings": ENDINGS, "asked": found.messages[-1].content, "roles": roles},
+        body=found,
     )
 
 

@@ -1,6 +1,15 @@
-// The pages work without this script. It adds keys: "/" moves to the search box, Escape closes the menu, arrows move between the organs of a
+// The pages work without this script. It adds keys: "/" moves to the search box, Ctrl+Enter sends a prompt, Escape closes the menu, arrows move between the organs of a
 // drawing and show their labels. It adds buttons that copy commands, and updates running jobs without reloading the page.
 "use strict";
+
+document.documentElement.classList.add("scripted"); // shows which keys there are
+
+// Ctrl+Enter sends a prompt, as in other fields of several lines.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || !event.target.matches("form.asks textarea")) return;
+  event.preventDefault();
+  event.target.form.requestSubmit();
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
