@@ -135,8 +135,7 @@ class TextVerdict(Entity):
     )
     recovered: Annotated[float, Meta(description="The recovered share of the loss from zeroed grafts.")] | None = None
     early_ratio: (
-        Annotated[float, Meta(description="The ratio from two or three windows, which are too few for a verdict.")]
-        | None
+        Annotated[float, Meta(description="The ratio from three windows, which are too few for a verdict.")] | None
     ) = None
     early_margin: Annotated[float, Meta(description="Its interval of 95%, as that of the ratio.")] | None = None
     windows: Annotated[Count, Meta(description="The number of scored windows.")] | None = None

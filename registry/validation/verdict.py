@@ -29,6 +29,8 @@ DEGRADED_FROM = 1.25
 GAINS_BELOW = 0.98
 SAME_WITHIN = 0.02
 """A change whose whole interval lies within so much of the base's perplexity needs no further windows."""
+EARLY_MIN = LOOK_MIN - 1
+"""The fewest windows of which a first interval is shown: two windows that happen to agree would pass for certain."""
 TIME_OVER = "The time was over before it was settled"
 """How the reason of a verdict begins if more time could settle it."""
 KNOWN_BITS = 3.5
@@ -87,11 +89,13 @@ class TextScores:
 
     @property
     def early_change(self) -> MeanInterval | None:
-        """Of ln p - ln p0, from two or three windows, only to be shown; None with others."""
+        """Of ln p - ln p0, from too few windows for a verdict, only to be shown; None with others, and with two."""
         pairs = list(zip(self.chimera, self.base, strict=False))
         if len(pairs) >= LOOK_MIN:
             return None
-        return interval_of([ours.nats / ours.tokens - base.nats / base.tokens for ours, base in pairs], 1, least=2)
+        return interval_of(
+            [ours.nats / ours.tokens - base.nats / base.tokens for ours, base in pairs], 1, least=EARLY_MIN
+        )
 
     @property
     def tokens(self) -> int:

@@ -12,7 +12,7 @@ from tests.browser.addresses import WITHOUT_SCRIPT, Opener, follow, phone
 from tests.browser.sites import BASE, BLOCKS, ODD, TUNED, WIDE, Site
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
 NARROW_DESK = {"viewport": {"width": 520, "height": 600}}
 SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script", "no script"])
@@ -96,6 +96,30 @@ def test_the_label_of_an_organ_is_shown_when_it_is_pointed_at_or_focused(zoo: Si
     assert caption(page) == label(organ(page, "blk.3.ffn_up.weight"))
     press(page, "ArrowUp")
     assert caption(page).startswith("blk.2.ffn_up.weight: θ ")
+
+
+def test_jobs_are_followed_in_all_places_that_show_them_without_loading_the_page_again(
+    zoo: Site, open_page: Opener
+) -> None:
+    place = '<p data-job="{0}" data-state="running" data-follow="/jobs/{0}.json"><span data-note></span></p>'
+    places = "".join(place.format(job) for job in (1, 2, 1))
+
+    def add_places(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace("</h1>", f"</h1>{places}", 1))
+
+    def tell(route: Route) -> None:
+        job = int(route.request.url.rpartition("/")[2].removesuffix(".json"))
+        route.fulfill(json={"id": job, "state": "running", "progress": 0.5, "note": f"step {job}"})
+
+    page = open_page(zoo, "/search")
+    page.route("**/models/**", add_places)
+    page.route("**/jobs/*.json", tell)
+    page.goto(zoo.at(f"/models/{BASE}"))
+    page.evaluate("window.isFirst = true")
+    page.locator("[data-note]", has_text="step").nth(2).wait_for()
+    assert page.locator("[data-note]").all_inner_texts() == ["step 1", "step 2", "step 1"]
+    assert page.evaluate("window.isFirst") is True
 
 
 def test_a_hovered_or_focused_organ_has_a_stronger_outline(zoo: Site, open_page: Opener) -> None:
