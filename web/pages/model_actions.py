@@ -22,6 +22,7 @@ from organs.web.downloads import whole_name
 from organs.web.ollama import llama_server_line, ollama_line
 from organs.web.pages.documentation import documentation_address
 from organs.web.pages.routes import Context
+from organs.web.pages.sizes import size_example
 from organs.web.responses import model_address, origin
 
 RESUMED = "Run it again to continue. Error 416 means that the file is complete."
@@ -70,7 +71,12 @@ def actions_of(
         more = [{"label": f"Into {name}", "line": f"{into} {tool}"} for tool, name in TOOLS.items()]
         actions.append(_action("Install", lines=[{"label": "Into Ollama", "line": f"{into} ollama"}], more=more))
     if model.kind in ("model", CHIMERA) and model.complete:
-        actions.append(_action("Any size", _link("4 GB, 4.5 bits a weight, or what fits your memory", "#sizes")))
+        actions.append(
+            _action(
+                "Any size",
+                _link(f"{size_example(model.size_bytes)}, 4.5 bits a weight, or what fits your memory", "#sizes"),
+            )
+        )
     if model.kind in RECEIVERS and model.complete:
         links = [
             _link("Put parts of other models into it", _compose(model.name)),

@@ -89,8 +89,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model, wrong: Mapping[st
         "minutes": typed.get("minutes", "")[:MINUTES_MAX_LENGTH],
         TWICE_FIELD: TWICE_FIELD in typed,
     }
-    example_bytes = float(f"{EXAMPLE_SHARE * model.size_bytes:.2g}")
-    example = f"{example_bytes / 1e9:g} GB" if example_bytes >= 1e9 else f"{example_bytes / 1e6:g} MB"
+    example = size_example(model.size_bytes)
     return {
         "sizes": curve,
         "size_of": source,
@@ -118,6 +117,12 @@ def sizes_shown(session: Session, row: ModelRow, model: Model, wrong: Mapping[st
 
 
 @pages.get("/models/<namespace>/<name>/sizes.svg")
+def size_example(size_bytes: int) -> str:
+    """Return a size in bytes that people may want of a model, as the form and links name it: `66 MB`."""
+    example_bytes = float(f"{EXAMPLE_SHARE * size_bytes:.2g}")
+    return f"{example_bytes / 1e9:g} GB" if example_bytes >= 1e9 else f"{example_bytes / 1e6:g} MB"
+
+
 def sizes_chart(namespace: str, name: str) -> Response:
     """Send the chart of the sizes of a model; `fits` is the size in bytes that is marked."""
     marked = request.args.get("fits", "")
