@@ -116,13 +116,13 @@ def sizes_shown(session: Session, row: ModelRow, model: Model, wrong: Mapping[st
     }
 
 
-@pages.get("/models/<namespace>/<name>/sizes.svg")
 def size_example(size_bytes: int) -> str:
     """Return a size in bytes that people may want of a model, as the form and links name it: `66 MB`."""
     example_bytes = float(f"{EXAMPLE_SHARE * size_bytes:.2g}")
     return f"{example_bytes / 1e9:g} GB" if example_bytes >= 1e9 else f"{example_bytes / 1e6:g} MB"
 
 
+@pages.get("/models/<namespace>/<name>/sizes.svg")
 def sizes_chart(namespace: str, name: str) -> Response:
     """Send the chart of the sizes of a model; `fits` is the size in bytes that is marked."""
     marked = request.args.get("fits", "")
