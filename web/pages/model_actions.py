@@ -71,12 +71,8 @@ def actions_of(
         more = [{"label": f"Into {name}", "line": f"{into} {tool}"} for tool, name in TOOLS.items()]
         actions.append(_action("Install", lines=[{"label": "Into Ollama", "line": f"{into} ollama"}], more=more))
     if model.kind in ("model", CHIMERA) and model.complete:
-        actions.append(
-            _action(
-                "Any size",
-                _link(f"{size_example(model.size_bytes)}, 4.5 bits a weight, or what fits your memory", "#sizes"),
-            )
-        )
+        wanted = f"{size_example(model.size_bytes)}, 4.5 bits a weight, or what fits your memory"
+        actions.append(_action("Any size", _link(wanted, "#sizes")))
     if model.kind in RECEIVERS and model.complete:
         links = [
             _link("Put parts of other models into it", _compose(model.name)),
