@@ -160,7 +160,7 @@ def remove(model: str, reason: str, yes: bool) -> None:
     """Remove MODEL permanently. Only its name, its digest, its sizes and the reason stay, for visitors of old links.
 
     Without -y, the command only prints what would be removed. The next two runs of `organ sweep -y` delete the bytes
-    that nothing else needs. Chimeras that have organs of MODEL keep these organs.
+    that nothing else needs. Chimeras that have tensors of MODEL keep these tensors.
     """
     from organs.registry.catalog.queries.administration import model_in_any_state, removal_of
     from organs.registry.catalog.register.model_changes import remove_model

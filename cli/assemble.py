@@ -82,15 +82,15 @@ def assemble(
 ) -> None:
     """Write the GGUF file of a registered model, an organ directory or a recipe.
 
-    MODEL is a registered model. The result is identical to the ingested file: the command checks every organ, and the
+    MODEL is a registered model. The result is identical to the ingested file: the command checks every tensor, and the
     SHA-256 of the whole file. A model that was ingested as shards gives the same shards, in the folder OUT or with
     names that begin like the file OUT. --merge and --shards write new files with the same tensors. A chimera can also
     be named by `sha256:` and the digest of its lock.
 
-    A partial model has only some organs. The command grafts them into the base that the model names.
+    A partial model has only some tensors. The command grafts them into the base that the model names.
 
     DIR is an organ directory from `organ extract`. No registry is needed. The result is compared with the original
-    file; edited organs are listed.
+    file; edited tensors are listed.
 
     RECIPE is a file that ends in .yaml, .yml or .json. The chimera is composed and registered first, as by `organ
     compose`.

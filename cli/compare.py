@@ -45,7 +45,7 @@ def compare(first: str, second: str) -> None:
 
     The change is the energy of the difference of two matrices at the same place, as a share of their energy: 0 for the
     same weights, 1e-5 for a light fine-tune, 2 for unrelated models. The likeness is their correlation: 1 and 0. Both
-    are estimated from 256 values of each organ, and do not tell which model is better.
+    are estimated from 256 values of each tensor, and do not tell which model is better.
     """
     from organs.registry.similarity import Kinship
 
@@ -86,9 +86,9 @@ def compare(first: str, second: str) -> None:
 def prove(quantised: str, source: str | None, importances: str | None) -> None:
     """Prove from which model a quantisation was made.
 
-    The model in F16, BF16 or F32 is encoded again, and all blocks are compared. What is proved of each organ is
+    The model in F16, BF16 or F32 is encoded again, and all blocks are compared. What is proved of each tensor is
     recorded: `organ show`, `organ compare` and the catalog say it, and recipes compute with the source. The exit status
-    is 1 if some organs are not explained, 3 if no source is found.
+    is 1 if some tensors are not explained, 3 if no source is found.
     """
     done = 0
     with local_registry() as registry, status_line("prove", quiet=False) as say:
@@ -167,7 +167,7 @@ def _difference_text(kind: ComparedType) -> str:
 
 
 def _print_changed(result: Comparison) -> None:
-    """Print the organs that changed most, and in which experts the stacks differ."""
+    """Print the tensors that changed most, and in which experts the stacks differ."""
     if result.unequal:
         click.echo()
         print_sentence(

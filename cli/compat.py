@@ -1,4 +1,4 @@
-"""`organ compat`: which organs fit into a model."""
+"""`organ compat`: which tensors fit into a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from organs.registry.entities.finding import Severity
 from organs.registry.entities.plan import Compatibility, FittingModel, TypeCompatibility
 
 SAME = "the same model"
-"""Shown instead of the change of a model with the same organs as the base."""
+"""Shown instead of the change of a model with the same tensors as the base."""
 
 
 @click.command()
@@ -40,11 +40,11 @@ SAME = "the same model"
     json="Print everything as JSON.", quiet="Print only the types that fit completely, or without DONOR the models."
 )
 def compat(base: str, donor: str | None, limit: int) -> None:
-    """Show which organs of DONOR fit into BASE, by type, and why others do not.
+    """Show which tensors of DONOR fit into BASE, by type, and why others do not.
 
-    Without DONOR, list the registered models with organs that fit, the most similar model first. A model with the same
-    organs as BASE is listed as the same model. Organs of an unrelated model fit by their shape only: such a chimera is
-    seldom useful.
+    Without DONOR, list the registered models with tensors that fit, the most similar model first. A model with the same
+    tensors as BASE is listed as the same model. Tensors of an unrelated model fit by their shape only: such a chimera
+    is seldom useful.
 
     BASE and DONOR are names of registered models, or `sha256:` and a digest. With a DONOR, they can also be GGUF files
     and organ directories.

@@ -104,16 +104,16 @@ def compose(
     """Make the chimera that RECIPE describes, and register it.
 
     RECIPE is a file in YAML or JSON, or - for stdin. The command first prints the plan: the refusals, the warnings, the
-    changed organs, the size of the file, and what the weights say. A refusal stops the command. A warning stops it too,
-    unless you accept its code with --accept or in the recipe.
+    changed tensors, the size of the file, and what the weights say. A refusal stops the command. A warning stops it,
+    too, unless you accept its code with --accept or in the recipe.
 
     Then it takes a quick look: llama.cpp runs the chimera and its base on a few windows of a few texts, and the command
     prints the change of perplexity on each, with its error. `organ validate` measures more.
 
     With -o, the command also writes the GGUF file. Without -o, `organ assemble` and `organ serve` can write it later.
 
-    --lock writes a lock: the digests of all organs and of the base. With --from-lock, the same lock gives the same file
-    in every registry that has these organs and this base.
+    --lock writes a lock: the digests of all tensors and of the base. With --from-lock, the same lock gives the same
+    file in every registry that has these tensors and this base.
 
     --propose prints the recipe of the validated chimera with the largest gain over BASE. With --on, only the gains on
     these kinds of text count. Save the recipe, change it, and compose it.
@@ -370,7 +370,7 @@ def check_plan(plan: RecipePlan, target: Path | None, options: ComposeOptions) -
 
 
 def print_composed(registry: Registry, result: ComposeResult, options: ComposeOptions) -> None:
-    """Print a new chimera and θ of its computed organs; then measure it, which takes time, and print the result."""
+    """Print a new chimera and θ of its computed tensors; then measure it, which takes time, and print the result."""
     chimera, look = result.made, None
     if chimera is not None:
         if is_quiet() and not prints_json():

@@ -56,7 +56,7 @@ NAME = "demo/coder"
 def demo(home: Path, port: int) -> None:
     """Try the main steps on the small models that come with the source.
 
-    The demo splits the models into organs, prints their measures, searches them, assembles a model again, composes a
+    The demo splits the models into tensors, prints their measures, searches them, assembles a model again, composes a
     chimera, and serves the web catalog. On a terminal, it serves the catalog until Ctrl-C. Without a terminal, it
     requests one page and ends.
     """
@@ -197,7 +197,7 @@ def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None
 
 
 def _compose(registry: LocalRegistry) -> None:
-    """Graft organs of another model into a model: print the screen and the result, and take a quick look at it."""
+    """Graft tensors of another model into a model: print the screen and the result, and take a quick look at it."""
     from organs.registry.validation.quick import LookBudget
 
     composition = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)

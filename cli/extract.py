@@ -1,4 +1,4 @@
-"""`organ extract`: split a model into a folder with a file for each organ."""
+"""`organ extract`: split a model into a folder with a file for each tensor."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def extract(model: str, output: Path) -> int:
     Each model in FOLDER becomes an organ directory of its own in DIR, named after its file. If a model is refused, the
     command continues with the next, and the exit status is 1.
 
-    You can edit the organs in DIR. `organ assemble DIR` writes the GGUF file again; without edits it is identical to
+    You can edit the tensors in DIR. `organ assemble DIR` writes the GGUF file again; without edits it is identical to
     the original. `organ ingest DIR` registers it.
 
     A model of a remote registry is first downloaded to the folder that contains DIR. The downloaded files are deleted

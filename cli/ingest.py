@@ -1,4 +1,4 @@
-"""`organ ingest`: split GGUF files into organs, and register them."""
+"""`organ ingest`: split GGUF files into tensors, and register them."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def ingest(
     delete_after: bool,
     dry_run: bool,
 ) -> int:
-    """Split GGUF files into organs, store each organ once, measure it, and register the model.
+    """Split GGUF files into tensors, store each tensor once, measure it, and register the model.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory
-    from `organ extract`. Organs in an organ directory may be edited. FILE can also be a folder that PEFT or
+    from `organ extract`. Tensors in an organ directory may be edited. FILE can also be a folder that PEFT or
     MLX saved, with adapter_config.json and its weights: it becomes an adapter. --base names its base, a registered
     model, a GGUF file or a folder with config.json; it is needed if no config.json of the base is on this machine.
 

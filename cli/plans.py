@@ -1,4 +1,4 @@
-"""Plans of chimeras as commands print them: findings, refusals, changed organs, screens and quick looks."""
+"""Plans of chimeras as commands print them: findings, refusals, changed tensors, screens and quick looks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from organs.registry.errors import BadRecipe, NotComposable
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 ROWS_MAX = 6
-"""Changed or computed organs that are listed one by one; more are shown as one line for each run of blocks."""
+"""Changed or computed tensors that are listed one by one; more are shown as one line for each run of blocks."""
 
 
 TYPE_COLUMNS = (
@@ -93,7 +93,7 @@ def print_serious(findings: Iterable[Finding], *, err: bool = False) -> None:
 
 
 def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:
-    """Return a plan with the organs that change, and where its file would be written."""
+    """Return a plan with the tensors that change, and where its file would be written."""
     from organs.registry.store.files import Files
 
     plan, free_bytes = planned.plan, None
@@ -168,7 +168,7 @@ def print_plan(result: ComposeResult) -> None:
 
 
 def print_types(parts: Iterable[PlanPart]) -> None:
-    """Print which types the quantised organs of each slot get, and how many bytes they have; nothing without any."""
+    """Print which types the quantised tensors of each slot get, and how many bytes they have; nothing without any."""
     groups: dict[tuple[str, str, str], list[PlanPart]] = {}
     for part in parts:
         groups.setdefault((part.slot, part.dtype_before, part.dtype), []).append(part)
@@ -201,7 +201,7 @@ def print_changes(changes: Iterable[PlanChange]) -> None:
 
 
 def print_thetas(result: ComposeResult) -> None:
-    """Print θ of the computed organs before and after, for people; nothing if nothing was computed."""
+    """Print θ of the computed tensors before and after, for people; nothing if nothing was computed."""
     from organs.registry.compose.plan import summarize_changes
 
     if not is_for_people() or not result.computed:

@@ -71,20 +71,20 @@ def pull(
     accept: tuple[str, ...],
     ingests: bool,
 ) -> None:
-    """Download a model, a chimera or an organ from the remote registry in --registry, and check every byte.
+    """Download a model, a chimera or a tensor from the remote registry in --registry, and check every byte.
 
-    MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of an organ; its
+    MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of a tensor; its
     first 8 characters are enough. With `sha256:` before it, DIGEST can also be that of a model's file or of a chimera's
     lock.
 
-    A model is written as a GGUF file, an organ as its plain bytes. A file gets its name only when it is complete. To
+    A model is written as a GGUF file, a tensor as its plain bytes. A file gets its name only when it is complete. To
     continue an interrupted download, run the same command again.
 
     The bytes of a file never change. If its header does not have the license that is stated for the model, or if the
     model or a model that it was made from was yanked or removed, the command also writes the model's card beside it, as
     OUT.card.md.
 
-    A partial model has only some organs. The command grafts them into the base that the model names, like `organ
+    A partial model has only some tensors. The command grafts them into the base that the model names, like `organ
     assemble`. With --partial, or if you give a digest, it downloads the original file of the partial model.
 
     hf://NAMESPACE/NAME[/FILE][@REVISION] is a GGUF file of the Hugging Face hub; this needs no registry. HF_TOKEN and
@@ -142,7 +142,7 @@ def pull(
 
 
 def _find(registry: Registry, name: str, output: Path, shards: int | None) -> OutputFiles:
-    """Return the files of a model or an organ. A model comes before an organ, unlike in `organ show`."""
+    """Return the files of a model or a tensor. A model comes before a tensor, unlike in `organ show`."""
     try:
         return registry.files(name, shard_bytes=shards or None, stem=stem_of(output))
     except (BadName, NotFound):

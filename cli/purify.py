@@ -1,4 +1,4 @@
-"""`organ purify`: purify organs of a model."""
+"""`organ purify`: purify tensors of a model."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def purify(
     dry_run: bool,
     quick_look: float | None,
 ) -> None:
-    """Purify organs of a model, and print θ of each organ before and after.
+    """Purify tensors of a model, and print θ of each tensor before and after.
 
-    Purifying usually raises the perplexity, which is worse: on a real model, all feed-forward organs at keep 0.97 gave
+    Purifying usually raises the perplexity, which is worse: on a real model, all feed-forward tensors at keep 0.97 gave
     +320% on Python. The command first prints the plan. To compute nothing, give --dry-run.
 
     MODEL is a registered model. The command registers the result as a new model. Without --type, --slot and --where, it
-    purifies the feed-forward organs.
+    purifies the feed-forward tensors.
 
     FILE is a GGUF file, and DIR is an organ directory. For these, the command does not use your registry: it writes the
     result to OUT, as a GGUF file if OUT ends in .gguf, otherwise as an organ directory. It needs free space beside OUT

@@ -109,14 +109,14 @@ def push(
     no_wait: bool,
     dry_run: bool,
 ) -> int:
-    """Send models to a remote registry. Organs that the registry has already are not sent.
+    """Send models to a remote registry. Tensors that the registry has already are not sent.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, an organ directory, or a
     folder with an adapter that PEFT or MLX saved (adapter_config.json and its weights). It can be a whole model, an
-    adapter, or a partial model (only some organs of a model).
+    adapter, or a partial model (only some tensors of a model).
 
     MODEL is the name of a model in your local registry. If it is a chimera, push its parents first: then the server
-    composes it, and no organ is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a
+    composes it, and no tensor is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a
     folder with an adapter.
 
     `organ login` stores the token that this command needs. To continue an interrupted push, run the same command again.
@@ -371,7 +371,7 @@ def _push_to_hub(models: Sequence[str], address: str, *, private: bool, yes: boo
 
 
 def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[HubUpload], BlobStore | None]:
-    """Return the files to send, with the card of the first registered model, and the store of their organs."""
+    """Return the files to send, with the card of the first registered model, and the store of their tensors."""
     from organs.ingest.hub import README, HubUpload
     from organs.registry.assembly import plan_model
     from organs.registry.catalog.queries.model_names import model_by_text

@@ -91,7 +91,7 @@ def quantize(
     """Write MODEL in other tensor types, and register the result.
 
     With --size, --bpw, --like or --fits, the command looks for the mix of tensor types that differs least from MODEL.
-    It measures how sensitive groups of organs are to rounding, as finely as --minutes allows, and prints how far the
+    It measures how sensitive groups of tensors are to rounding, as finely as --minutes allows, and prints how far the
     result and the largest plain mix within the limit are from MODEL, on texts that the search did not use. What was
     measured is stored: after an interruption, and for the next size, it is not measured again.
 

@@ -22,7 +22,7 @@ def sbom(model: str, output: Path | None) -> None:
     """Print the software bill of materials of a model: what it was made from, as CycloneDX 1.7 in JSON.
 
     It has the digests, the license, the architecture and the tensor types of the model, and the same of every ancestor
-    that the registry knows. For a chimera it also has the recipe, the lock, the organs that each parent gave, what was
+    that the registry knows. For a chimera it also has the recipe, the lock, the tensors that each parent gave, what was
     measured, and the findings about the licenses.
 
     The same registered data give the same bytes: the time in it is that of the registration.

@@ -1,4 +1,4 @@
-"""`organ search`: find organs. What its tables have in common with those of `organ models` is also here."""
+"""`organ search`: find tensors. What its tables have in common with those of `organ models` is also here."""
 
 from __future__ import annotations
 
@@ -132,16 +132,17 @@ def search(
     forget: str | None,
     saved: bool,
 ) -> None:
-    """Find organs (tensors): `organ search type:organ theta:35-60 sort:-spectral`.
+    """Find tensors: `organ search type:organ theta:35-60 sort:-spectral`.
 
-    Without a query, the feed-forward organs with the most structure are listed; with --json or -q, all organs.
+    Without a query, the feed-forward tensors with the most structure are listed; with --json or -q, all tensors.
 
-    An organ is any tensor of a model; `type:organ` means only feed-forward tensors. Without `sort:`, the organs with
-    the highest θ come first. θ is the shape of the distribution of an organ's weights: 0° uniform, about 34° Gaussian
-    (also untrained), 90° heavy tails. It does not tell how good an organ is.
+    `type:organ` means feed-forward tensors, `type:skeleton` attention. Without `sort:`, the tensors with
+    the highest θ come first. θ is the shape of the distribution of a tensor's weights: 0° uniform, about 34° Gaussian
+    (also untrained), 90° heavy tails. It does not tell how good a tensor is.
 
-    With a base (`fits:MODEL` or `kin:MODEL`), the table has the change of each organ from the organ of the base at the
-    same place, and without `sort:` the most similar organs come first: `organ search fits:acme/base likeness:0.5-0.99`.
+    With a base (`fits:MODEL` or `kin:MODEL`), the table has the change of each tensor from the tensor of the base at
+    the same place, and without `sort:` the most similar tensors come first, for example
+    `organ search fits:acme/base likeness:0.5-0.99`.
 
     `organ search --save NAME 'QUERY'` saves a query; then `organ search @NAME` runs it, alone or with further terms.
     """
@@ -177,7 +178,7 @@ def _print_organs(organs: Sequence[PlacedOrgan], parsed: Query) -> None:
 def print_found(
     columns: Sequence[Column], items: Sequence[PlacedOrgan] | Sequence[ModelSummary], wanted: Collection[str]
 ) -> None:
-    """Print organs or models as a table, and on stderr what its uncertain values and its columns mean."""
+    """Print tensors or models as a table, and on stderr what its uncertain values and its columns mean."""
     shown = for_people(columns, items, wanted)
     print_table(shown, items)
     if any(item.theta_caution for item in items):

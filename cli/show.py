@@ -1,4 +1,4 @@
-"""`organ show`: a model or an organ in detail. A summary comes first, then the parts that were requested."""
+"""`organ show`: a model or a tensor in detail. A summary comes first, then the parts that were requested."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ _MEANINGS |= {
 @flag("--all", "everything", "Also print all of these.")
 @output_options(json="Print everything as JSON.")
 def show(name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, everything: bool) -> None:
-    """Show a model or an organ: what it is, its relatives, and what you can do with it.
+    """Show a model or a tensor: what it is, its relatives, and what you can do with it.
 
-    MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of an organ; its
+    MODEL is NAMESPACE/NAME for the newest version, or NAMESPACE/NAME@VERSION. DIGEST is the SHA-256 of a tensor; its
     first 8 characters are enough. With `sha256:` before it, DIGEST can also be that of a model's file or of a chimera's
     lock.
 
-    For a computed organ, the command prints how the organ was computed.
+    For a computed tensor, the command prints how the tensor was computed.
     """
     with selected_registry() as registry, status_line("read"):
         try:
@@ -146,7 +146,7 @@ def show(name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, 
 
 
 def _model_or_organ(registry: Registry, name: str) -> ModelDetails | Organ:
-    """Return the model or organ called `name`; of `sha256:` and a digest, an organ comes before a model."""
+    """Return the model or tensor called `name`; of `sha256:` and a digest, a tensor comes before a model."""
     if name.startswith("sha256:"):
         try:
             return registry.organ(name)
@@ -467,7 +467,7 @@ def _how_made(organ: MadeOrgan) -> str:
 
 
 def print_organ(organ: Organ, *, with_measures: bool) -> None:
-    """Print the summary of an organ: what it is, its main measures and its places; on request, all its measures."""
+    """Print the summary of a tensor: what it is, its main measures and its places; on request, all its measures."""
     first = organ.places[0] if organ.places else None
     what = f"{first.label} of {first.model}, {_KINDS.get(first.type, 'a tensor')}" if first else "A tensor"
     print_sentence(what)
@@ -516,7 +516,7 @@ def _organ_facts(organ: Organ) -> Iterator[tuple[str, str]]:
 
 
 def _stored_of_text(storage: OrganStorage) -> str:
-    """Return how an organ is stored, and of what: `by its difference to 0123456789ab (blk.0.ffn_up of acme/base@1)`."""
+    """Return how a tensor is stored, and of what: `by its difference to 0123456789ab (blk.0.ffn_up of acme/base@1)`."""
     text = _WAYS[storage.way]
     if storage.parent is not None:
         parent = storage.parent

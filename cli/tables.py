@@ -34,7 +34,7 @@ SHORT_MAX = 14
 NAME_MIN = 36
 """The width of a column with long names that comes before columns that can be left out."""
 DIGEST_MIN = 8
-"""Characters of a digest that still name an organ in commands."""
+"""Characters of a digest that still name a tensor in commands."""
 WEIGHT = ".weight"
 """The end of the names of nearly all tensors. A column that does not fit is first shortened by it."""
 

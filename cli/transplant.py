@@ -1,4 +1,4 @@
-"""`organ transplant` and `organ graft`: copy organs between files, without a registry."""
+"""`organ transplant` and `organ graft`: copy tensors between files, without a registry."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @output_option("OUT", "The GGUF file to write.", required=True)
 @_transplant_options
 def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
-    """Write a GGUF file: BASE with organs of each DONOR.
+    """Write a GGUF file: BASE with tensors of each DONOR.
 
     BASE and DONOR are GGUF files, any shard of a split model, or organ directories. The command opens no registry. It
     prints the same findings as `organ compose`, and writes the same lock and the same bytes.
@@ -105,7 +105,7 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
 @output_option("DIR", "The folder to create.", required=True)
 @_transplant_options
 def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
-    """Write an organ directory: BASE with organs of each DONOR.
+    """Write an organ directory: BASE with tensors of each DONOR.
 
     BASE and DONOR are organ directories from `organ extract`, or GGUF files. The command opens no registry. If it
     fails, it leaves no incomplete DIR. `organ assemble DIR` writes the same GGUF file as `organ transplant`.
@@ -135,7 +135,7 @@ def _transplant(
     dry_run: bool,
     **selection: Any,
 ) -> None:
-    """Plan, print and write the organs of `donors` in `base`; exit if that is refused."""
+    """Plan, print and write the tensors of `donors` in `base`; exit if that is refused."""
     from organs.ingest.sources import source_size_bytes
     from organs.ingest.transplant import FileLibrary
     from organs.ingest.transplant import transplant as composed_of_files

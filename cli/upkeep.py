@@ -124,14 +124,14 @@ def print_faults(faults: Sequence[Fault]) -> None:
 @flag("--alone", "Store the tensors of the MODELs, by default of all models, alone again.")
 @output_options(json="Print the report as JSON.")
 def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool) -> None:
-    """Store organs of similar models by their differences. This saves space, and changes no model.
+    """Store tensors of similar models by their differences. This saves space, and changes no model.
 
-    An ingest stores new organs by their difference to organs that the registry has. If a better one arrives later, for
-    example the base of a fine-tune, or the original of a quantisation, this command stores the organs again. It
+    An ingest stores new tensors by their difference to tensors that the registry has. If a better one arrives later,
+    for example the base of a fine-tune, or the original of a quantisation, this command stores the tensors again. It
     examines the given MODELs, by default all models that it has not examined yet. You can interrupt and repeat it. A
     server does the same when it has no other work.
 
-    With --alone it stores organs alone again; the next repack may find other parents for them. With the setting
+    With --alone it stores tensors alone again; the next repack may find other parents for them. With the setting
     ORGAN_REFERENCES=off they stay alone.
     """
     from organs.registry.catalog.queries.administration import model_in_any_state

@@ -123,8 +123,8 @@ def validate(
     A QUANT, a quantisation of a registered model or of the base, is compared with its source token by token: its
     divergence from it comes first.
 
-    The control is a copy of the chimera in which the grafted feed-forward organs are replaced with zeros. If the
-    chimera is no better than the control, its grafted organs are useless. With --base, the feed-forward organs that
+    The control is a copy of the chimera in which the grafted feed-forward tensors are replaced with zeros. If the
+    chimera is no better than the control, its grafted tensors are useless. With --base, the feed-forward tensors that
     differ from the base count as grafted.
 
     The models run in llama.cpp. To install it, run pip install '.[validate]' in the project's folder. With

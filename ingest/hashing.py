@@ -264,7 +264,7 @@ class FilePass:
         keeps_chunks = piece.span.size_bytes <= HELD_CHUNKS_MAX * chunk_bytes
         for begin in range(piece.span.offset, piece.span.end, chunk_bytes):
             buffer = self._read(begin, min(chunk_bytes, piece.span.end - begin), in_stack=piece.is_expert)
-            with self._stages.timed("hash tensors", len(buffer.data)):
+            with self._stages.timed("hash organs", len(buffer.data)):
                 digest.update(buffer.data)
                 checksums.append(xxhash.xxh3_64_intdigest(buffer.data))
             if piece.tensor is not None:

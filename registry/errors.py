@@ -173,7 +173,7 @@ class BadImage(BadInput, code="bad-image"):
 
 
 class BadOrgan(BadInput, code="bad-organ"):
-    """The values of an organ cannot be used in a computation, or do not fit the tensor type of the result."""
+    """The values of a tensor cannot be used in a computation, or do not fit the tensor type of the result."""
 
 
 class TooLittleTime(BadInput, code="too-little-time"):
@@ -279,7 +279,7 @@ class EncoderMissing(UnsupportedDType, code="encoder-missing", status=409):
 
 
 class NotFound(OrganError, code="not-found", status=404, exit_code=3):
-    """No model, organ or other resource has this name or digest, or the user may not see it."""
+    """No model, tensor or other resource has this name or digest, or the user may not see it."""
 
 
 class Removed(NotFound, code="removed", status=410):

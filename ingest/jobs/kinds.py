@@ -203,7 +203,14 @@ def _compose(
         done += 10 * size_bytes if step == "compute" else size_bytes
         report_progress(PREPARED + (1 - PREPARED) * done / max(total, 1), COMPOSE_NOTES[step])
 
-    chimera = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
+    chimera = make(
+        registry.catalog,
+        registry.blobs,
+        plan.plan,
+        progress=advance,
+        contributor=contributor,
+        proposed_name=arguments.proposed_name,
+    )
     return ChimeraJobResult(
         **asdict(chimera),
         address=f"/chimeras/{chimera.lock_id}",

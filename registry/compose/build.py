@@ -81,7 +81,7 @@ from organs.registry.gguf import DType, Header, HeaderSource, read_header
 from organs.registry.gguf.header import around, field_type_text, field_value_text, large_values
 from organs.registry.gguf.read import tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
-from organs.registry.names import ModelName, name_from_text
+from organs.registry.names import ModelName, name_from_text, parse_model_name
 from organs.registry.relatives import record_relatives
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.codec import codec_for
@@ -216,16 +216,17 @@ def make(
     path: Path | None = None,
     progress: Progress | None = None,
     contributor: str = LOCAL,
+    proposed_name: str | None = None,
 ) -> MadeChimera:
     """Make the chimera of `plan` and register it for the contributor; with `path`, write its file there.
 
-    If the name of the recipe has other bytes, a new version is made. Without a name in the recipe, the name follows the
-    convention, and ends in digits of the lock if other bytes have it. Raises NotComposable for a plan that cannot be
-    made, NotAllowed for a name in another namespace, BadOrgan, StoreError, DiskFull; then nothing is registered and
-    `path` is unchanged. The file is written first: if the catalog fails after that, the file exists and is not
-    registered.
+    If the name of the recipe has other bytes, a new version is made. Without a name in the recipe, a chimera of the
+    contributor with the same lock is that chimera; a new one has `proposed_name`, or a name by the convention, which
+    ends in digits of the lock if other bytes have it. Raises NotComposable for a plan that cannot be made, NotAllowed
+    for a name in another namespace, BadOrgan, StoreError, DiskFull; then nothing is registered and `path` is unchanged.
+    The file is written first: if the catalog fails after that, the file exists and is not registered.
     """
-    name = chimera_name(plan.recipe, plan.stem, contributor)
+    name = chimera_name(plan.recipe, proposed_name or plan.stem, contributor)
     check_own(name, contributor)
     with catalog.reading() as session:
         check_model_name(session, name)
@@ -516,10 +517,12 @@ LOCK_DIGITS, STEM_MAX_LENGTH = 6, 88
 
 
 def _unused_name(session: Session, name: ModelName, lock_id: str) -> ModelName:
-    """Return `name` if it is new in this registry or has this lock, else `name` and the first digits of the lock."""
-    same = {full_name.partition("@")[0] for full_name in names_of_lock(session, lock_id)}
-    if str(name) in same or next_version(session, name) == 1:
-        return name
+    """Return the name in the namespace of `name` that has this lock, or else `name` if it is new in this registry, or
+    else `name` and the first digits of the lock."""
+    same = [parse_model_name(full_name) for full_name in names_of_lock(session, lock_id)]
+    own = [replace(one, version=None) for one in same if one.namespace == name.namespace]
+    if own or next_version(session, name) == 1:
+        return name if not own or name in own else own[0]
     return replace(name, name=name_from_text(f"{name.name[:STEM_MAX_LENGTH]}-{lock_id[:LOCK_DIGITS]}"))
 
 

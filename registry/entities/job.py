@@ -153,6 +153,7 @@ class RecipeArguments(Entity, omit_defaults=True):
 
     recipe: RecipeFile
     plan: Annotated[Word, Meta(description="The digest of the plan. The job fails if it has changed.")] | None = None
+    proposed_name: Annotated[Text, Meta(description="The name of the chimera, if the recipe has none.")] | None = None
 
 
 class SubmissionArguments(Entity):

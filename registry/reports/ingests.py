@@ -178,7 +178,7 @@ NEW, KNOWN, COMPOSED = "new", "known", "composed"
 """The results of an ingest that finished; others have the name of their state."""
 _STAGES = {
     "read": ("read", "read again"),
-    "hash": ("hash file", "hash stacks", "hash tensors", "count non-finite"),
+    "hash": ("hash file", "hash stacks", "hash organs", "count non-finite"),
     "measure": ("measure",),
     "encode": ("encode", "choose encoding"),
     "write": ("write", "sync", "check known"),

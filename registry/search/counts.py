@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import limited
-from organs.registry.catalog.queries.model_lists import is_composed
+from organs.registry.catalog.queries.chimeras import is_composed
 from organs.registry.catalog.tables import ContributorRow, Expert, Lineage, ModelRow, ModelTag
 from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,

@@ -10,7 +10,8 @@ from sqlalchemy import case, false, func, literal, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, next_cursor, parse_cursor
-from organs.registry.catalog.queries.model_lists import is_composed, model_summaries
+from organs.registry.catalog.queries.chimeras import is_composed
+from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.queries.model_names import incomplete_models
 from organs.registry.catalog.queries.relatives import changes_from, likeness_to
 from organs.registry.catalog.rows import batches

@@ -174,6 +174,7 @@ def quick_look(
         if rest:
             return quick_look(chimera, base, rest, runtime, cache, limits, progress, is_quantised=is_quantised)
         sentence = "Not measured: llama.cpp does not know the chat template of the base."
+        seconds_needed = None
     from_source = None
     if is_quantised:
         pairs_of_scores = zip(reading.scores, theirs, strict=False)

@@ -46,7 +46,7 @@ def test_every_ingest_has_the_times_and_sizes_of_its_report(family: LocalRegistr
         assert item["megabytes_per_second"] == pytest.approx(expected.size_bytes / expected.seconds / 1e6)
     encoding = sum(report.stages[name]["seconds"] for name in ("encode", "choose encoding"))
     assert first["encode_seconds"] == pytest.approx(encoding)
-    hashing = sum(report.stages[name]["seconds"] for name in ("hash file", "hash tensors", "count non-finite"))
+    hashing = sum(report.stages[name]["seconds"] for name in ("hash file", "hash organs", "count non-finite"))
     assert first["hash_seconds"] == pytest.approx(hashing)
     columns = sum(first[f"{stage}_seconds"] for stage in ("read", "hash", "measure", "encode", "write", "catalog"))
     assert columns == pytest.approx(sum(stage["seconds"] for stage in report.stages.values())), "every stage"

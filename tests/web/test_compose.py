@@ -148,9 +148,11 @@ def test_creating_queues_the_recipe_and_opens_what_its_job_makes(writing: FlaskC
     assert read_recipe(json.dumps(arguments["recipe"])) == read_steps(fields)
     page = parse_page(writing.get("/jobs/1?opens=model").text).text
     assert page.index("The page of local/mine opens by itself when it is made.") < page.index("Cancel this job")
-    for typed, name in (("my coder!", "my-coder"), ("", "base-with-tuned")):
-        send_form(writing, "/compose", address(GRAFT), base=BASE, graft=GRAFT[1], name=typed)
-        assert jobs(registry)[-1][1]["recipe"]["name"] == name
+    send_form(writing, "/compose", address(GRAFT), base=BASE, graft=GRAFT[1], name="my coder!")
+    assert jobs(registry)[-1][1]["recipe"]["name"] == "my-coder"
+    send_form(writing, "/compose", address(GRAFT), base=BASE, graft=GRAFT[1], name="")
+    assert jobs(registry)[-1][1]["proposed_name"] == "base-with-tuned"
+    assert "name" not in jobs(registry)[-1][1]["recipe"]
     assert 'placeholder="base-with-tuned"' in writing.get(address(GRAFT)).text
 
 

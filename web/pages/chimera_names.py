@@ -33,6 +33,8 @@ def typed_name(text: str) -> str:
         parse_new_name(text)
     except BadName:
         namespace, slash, name = text.rpartition("/")
+        if slash and not (namespace.strip("/") and name):
+            return text
         return f"{namespace_from_text(namespace)}{slash}{name_from_text(name)}" if slash else name_from_text(text)
     return text
 

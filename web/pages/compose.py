@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flask import abort, redirect, request, url_for
-from msgspec import structs
 from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
@@ -147,12 +146,12 @@ def compose_chimera() -> str | WebPage:
         return _base_choice(requested, sentence_of(error), status_of(error))
     if status != 200 or not under_way.plan.can_be_made:
         return workbench(requested, under_way, 409 if status == 200 else status, NOT_YET)
-    recipe = under_way.recipe
-    if recipe.name is None:
+    arguments: dict[str, object] = {"recipe": recipe_values(under_way.recipe)}
+    if under_way.recipe.name is None:
         with searching() as session:
-            recipe = structs.replace(recipe, name=plan_name(session, under_way.state))
+            arguments["proposed_name"] = plan_name(session, under_way.state)
     try:
-        job = queue_job(COMPOSE, {"recipe": recipe_values(recipe)})
+        job = queue_job(COMPOSE, arguments)
         return with_parameters(url_for("pages.job", job=job), {OPENS: "model"})
     except NotAllowed as error:
         return workbench(requested, under_way, 403, f"{error}.")

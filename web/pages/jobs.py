@@ -25,7 +25,7 @@ from organs.registry.catalog.queries.jobs import (
 from organs.registry.endpoints import jobs as endpoints
 from organs.registry.entities.base import prepared
 from organs.registry.entities.job import Job, QuantizationJobResult
-from organs.registry.entities.sizes import QuantizationRequest
+from organs.registry.entities.sizes import MINUTES_MAX, QuantizationRequest
 from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import TooLittleTime
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
@@ -301,6 +301,8 @@ def size_form_address(job: Job) -> tuple[int, str] | None:
     needed = problem.get("minutes")
     if job.kind != QUANTIZE or problem.get("code") != TooLittleTime.code or type(needed) is not int:
         return None
+    if needed > MINUTES_MAX:
+        return None  # only a plain mix can be made
     try:
         wanted = convert(job.arguments, QuantizationRequest)
     except ValidationError:
@@ -317,9 +319,10 @@ def size_form_address(job: Job) -> tuple[int, str] | None:
 
 
 def _made_name(job: Job) -> str:
-    """Return the name of the chimera that a job makes; empty if its recipe has none."""
+    """Return the name of the chimera that a job makes; empty if it is not known yet."""
     recipe = job.arguments.get("recipe")
-    return _text(recipe, "name") if isinstance(recipe, dict) else ""
+    named = _text(recipe, "name") if isinstance(recipe, dict) else ""
+    return named or _text(job.arguments, "proposed_name")
 
 
 def active_validations(session: Session, name: str) -> list[Job]:

@@ -213,6 +213,7 @@ def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_im
     namespace = model.name.partition("/")[0]
     lineage = merged_edges(model.lineage)
     can_run = not any(dtype_by_name(organ.dtype).is_foreign for organ in organs)
+    closest = closest_relatives(model, lineage)
     return {
         "model": model,
         "heading": heading_of(model),
@@ -227,8 +228,8 @@ def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_im
         "parents": [] if model.composed else bases,
         "lineage": lineage,
         "lineage_shown": LINEAGE_SHOWN,
-        "closest": closest_relatives(model, lineage),
-        "fitting": [] if any(edge.model for edge in lineage) else what_would_fit(model),
+        "closest": closest,
+        "fitting": [] if any(relative["mix"] for relative in closest) else what_would_fit(model),
         "acts_text": acts_text,
         "may_edit": may_edit(namespace),
         "may_yank": may_yank(namespace),

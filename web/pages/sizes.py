@@ -58,8 +58,10 @@ MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4.5 bits")
 """Sizes that the form proposes, besides one in bytes."""
 EXAMPLE_SHARE = 2 / 3
 """The size in bytes that the form proposes, as a share of the model."""
-PLAIN_MIXES = ("Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K")
+OFFERED_MIXES = ("Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K")
 """Mixes that need no measurement, which are proposed when the time is too short."""
+MIX_MARGIN = 1.3
+"""How many times the bits of its main type a mix may have."""
 SIZE_MAX, MINUTES_MAX_LENGTH = 40, 20
 """Characters that are shown again of what was typed."""
 BLOCK_ELEMENTS = 256
@@ -138,10 +140,10 @@ def sizes_chart(namespace: str, name: str) -> Response:
 def queue_size(model: str, *, is_rounded: bool) -> None:
     """Queue the job that makes the size in the form that was sent; `is_rounded` says whether it must be accepted that
     weights are rounded twice. Raises WrongSizeForm."""
-    memory = _stated_memory(request.form) if "fits" in request.form else None
     is_accepted, plain = TWICE_FIELD in request.form, request.form.get("plain", "")
     try:
-        if plain in PLAIN_MIXES:
+        memory = _stated_memory(request.form) if "fits" in request.form else None
+        if plain in MIXES:
             wanted = QuantizationRequest(model=model, type=plain)
         elif memory is None:
             wanted = request_for(model, request.form.get("size", ""))
@@ -153,7 +155,8 @@ def queue_size(model: str, *, is_rounded: bool) -> None:
         accepted = (TWICE_CODE,) if is_accepted else ()
         queue_job(QUANTIZE, replace(wanted, minutes=minutes, accept=accepted))
     except BadQuery as error:
-        raise WrongSizeForm(error.term, f"{error.reason.capitalize()}.", error.status) from error
+        field = error.term if error.term == "minutes" else "size"
+        raise WrongSizeForm(field, f"{error.reason.capitalize()}.", error.status) from error
     except NotComposable as error:
         if not error.refusals and error.unaccepted == (TWICE_CODE,):
             raise WrongSizeForm(TWICE_FIELD, TWICE, error.status) from error
@@ -233,12 +236,14 @@ def _job_shown(job: Job, model: Model) -> Context:
 
 
 def _plain_mix(wanted: QuantizationRequest, model: Model) -> str:
-    """Return the mix of llama.cpp with the most bits that a wanted size has room for, about."""
-    if wanted.like in PLAIN_MIXES:
+    """Return the mix of llama.cpp with the most bits that a wanted size surely has room for: some matrices of a mix
+    have more bits than its main type."""
+    if wanted.like is not None and wanted.like in MIXES:
         return wanted.like
     most_bytes = wanted.size_bytes or wanted.memory_bytes or (wanted.bits or 0.0) * model.parameters / 8
-    sizes = {name: MIXES[name].dtype.size_bytes(BLOCK_ELEMENTS) / BLOCK_ELEMENTS for name in PLAIN_MIXES}
-    return next((name for name, size in sizes.items() if size * model.parameters <= most_bytes), PLAIN_MIXES[-1])
+    sizes = {name: MIXES[name].dtype.size_bytes(BLOCK_ELEMENTS) / BLOCK_ELEMENTS for name in OFFERED_MIXES}
+    room = most_bytes / MIX_MARGIN / max(model.parameters, 1)
+    return next((name for name, size in sizes.items() if size <= room), OFFERED_MIXES[-1])
 
 
 def _minutes(text: str) -> float | None:

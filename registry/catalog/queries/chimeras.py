@@ -55,12 +55,19 @@ _SAME_LOCKS_MAX = 100
 _StoredOrgan = tuple[DigestText, Text, Shape]
 
 
+def is_composed() -> ColumnElement[bool]:
+    """Return the condition that a ModelRow was composed in this registry.
+
+    Rankings leave these models out, because they rank the models that the organs come from.
+    """
+    return select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id).correlate(ModelRow).exists()
+
+
 def is_mixed() -> ColumnElement[bool]:
     """Return the condition that a ModelRow was composed in this registry, and not only quantised from another model."""
     is_recorded = (Lineage.child_model_id == ModelRow.id, Lineage.evidence == RECORDED, Lineage.relation != QUANTIZED)
-    is_composed = select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id).correlate(ModelRow).exists()
     has_another = select(Lineage.id).where(*is_recorded, Lineage.parent_model_id.is_not(None)).correlate(ModelRow)
-    return and_(is_composed, has_another.exists())
+    return and_(is_composed(), has_another.exists())
 
 
 def mixed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, func, or_, select, true, tuple_, u
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.queries.chimeras import stored_origins
+from organs.registry.catalog.queries.chimeras import is_composed, stored_origins
 from organs.registry.catalog.queries.model_contents import TypeFigures, caution_of_types, organs_by_name, type_figures
 from organs.registry.catalog.queries.model_names import is_newest
 from organs.registry.catalog.queries.relatives import parents_of
@@ -48,14 +48,6 @@ def visible_models(session: Session, limit: int = 1000) -> Sequence[ModelRow]:
         select(ModelRow).where(ModelRow.state == "visible").order_by(ModelRow.created_at.desc(), ModelRow.id.desc())
     )
     return session.scalars(statement.limit(limit)).all()
-
-
-def is_composed() -> ColumnElement[bool]:
-    """Return the condition that a ModelRow was composed in this registry.
-
-    Rankings leave these models out, because they rank the models that the organs come from.
-    """
-    return select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id).exists()
 
 
 def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:

@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.model_lists import count_models, is_composed
+from organs.registry.catalog.queries.chimeras import is_composed
+from organs.registry.catalog.queries.model_lists import count_models
 from organs.registry.catalog.rows import count, first
 from organs.registry.catalog.tables import (
     Blob,

@@ -15,8 +15,7 @@ from msgspec.structs import asdict
 from sqlalchemy import CTE, ColumnElement, case, func, literal, select, union, union_all
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.queries.chimeras import is_mixed
-from organs.registry.catalog.queries.model_lists import is_composed
+from organs.registry.catalog.queries.chimeras import is_composed, is_mixed
 from organs.registry.catalog.rows import among, batches, count
 from organs.registry.catalog.tables import (
     Blob,
