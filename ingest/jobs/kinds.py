@@ -66,7 +66,7 @@ from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
-from organs.registry.names import parse_model_name
+from organs.registry.names import name_from_text, parse_model_name
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.search import check_possible, checked_request, quantize
 from organs.registry.references import RepackReport, repack
@@ -141,14 +141,19 @@ COMPOSE_NOTES = {
 
 
 def _settle_recipe(registry: LocalRegistry, inputs: Mapping[str, object], contributor: str) -> RecipeArguments:
-    match dict(inputs):
+    values = dict(inputs)
+    proposed = values.pop("proposed_name", None)
+    if not isinstance(proposed, str | None):
+        raise BadInput("proposed_name is a text")
+    match values:
         case {"recipe_text": str(text), **rest} if not rest:
             pass
         case {"recipe": dict(recipe), **rest} if not rest:
             text = json.dumps(recipe, ensure_ascii=False)
         case _:
             raise BadInput("give either recipe, an object, or recipe_text, YAML")
-    return _planned_first(registry, text, contributor)
+    name = None if proposed is None else name_from_text(proposed)
+    return replace(_planned_first(registry, text, contributor), proposed_name=name)
 
 
 def _settle_graft(registry: LocalRegistry, request: GraftRequest, contributor: str) -> RecipeArguments:

@@ -133,7 +133,7 @@ def test_a_trained_organ_makes_another_model_and_is_named(
     write_organ(taken / UP, spec, data)
     ended = organ.done("ingest", taken)
     assert ended.out.startswith("local/taken@1: 10 tensors, ")
-    said = "little.gguf is not the file that the folder was made from: edited organs: blk.0.ffn_up.weight"
+    said = "little.gguf is not the file that the folder was made from: edited tensors: blk.0.ffn_up.weight"
     found, stated = digest_of(data), digest_of({one.name: old for one, old in block_tensors()}[UP_NAME])
     wrong = f"{UP}: the SHA-256 of its values is {found}, but the manifest states {stated}"
     assert ended.err == f"  note: {said}\n  note: {wrong}\n"
@@ -166,7 +166,7 @@ def test_a_model_of_edited_organs_is_a_child_of_the_extracted_model(
     edge = ("local/little@1", "little.gguf", "grafted", "recorded")
     assert parents(organ, "taken") == [edge]
     (flag,) = organ.done("show", "taken", "--json").values["flags"]
-    assert flag == f"made from a folder of little.gguf with edited organs: {UP_NAME}"
+    assert flag == f"made from a folder of little.gguf with edited tensors: {UP_NAME}"
     assert flag in organ.done("report", "taken").out
     (tmp_path / "namesake").mkdir()
     (tmp_path / "namesake" / "little.gguf").write_bytes(small_model(seed=3))
@@ -187,7 +187,7 @@ def test_an_edited_folder_is_a_child_only_of_what_is_registered(
     organ.done("ingest", tmp_path / "cut", "--name", "orphan")
     assert parents(organ, "orphan") == []
     (flag,) = organ.done("show", "orphan", "--json").values["flags"]
-    assert flag == f"made from a folder of {shards[0].name} with edited organs: {UP_NAME}"
+    assert flag == f"made from a folder of {shards[0].name} with edited tensors: {UP_NAME}"
 
 
 Edit = Callable[[Path], object]

@@ -253,9 +253,9 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     assert again in ada.get("/jobs/1").text
     filled = ada.get(f"{BASE}@1?minutes=12&size=6.5+bits").text
     assert ('value="6.5 bits" list' in filled, 'name="minutes" value="12"' in filled) == (True, True)
-    assert '<input type="hidden" name="plain" value="Q5_K_M">' in filled
-    assert send_form(ada, f"{BASE}/sizes", BASE, plain="Q5_K_M").status_code == 303
-    assert jobs(sized) == [{"model": "local/base@1", "type": "Q5_K_M"}]
+    assert '<input type="hidden" name="plain" value="Q4_K_M">' in filled
+    assert send_form(ada, f"{BASE}/sizes", BASE, plain="Q4_K_M").status_code == 303
+    assert jobs(sized) == [{"model": "local/base@1", "type": "Q4_K_M"}]
     answer = send_form(ada, f"{BASE}/sizes", BASE, fits="1", memory="0.5", context="512", minutes="3", twice="on")
     assert answer.status_code == 303
     assert jobs(sized)[-1:] == [

@@ -28,13 +28,13 @@ from organs.web.responses import plain_page, searching, with_parameters
 @paged("/lineage", csv=True, api="model_families")
 def lineage() -> WebPage:
     """Show all families, the largest first. With `model`, show the family of that model."""
-    name, asked = request.args.get("model", ""), ""
+    name, marked = request.args.get("model", ""), ""
     first = 0 if name else requested(endpoints.model_families, "after")["after"]
     try:
         with searching() as session:
             if name:
                 model = model_by_name(session, parse_model_name(name))
-                family, asked = family_of(session, model), model.full_name
+                family, marked = family_of(session, model), model.full_name
                 page = FamilyPage(items=(family,), next=None, count=1)
             else:
                 page = families(session, first, FAMILIES_DEFAULT)
@@ -45,7 +45,7 @@ def lineage() -> WebPage:
         return WebPage("lineage.html", context, status=status_of(error))
     return WebPage(
         "lineage.html",
-        lambda: _context(page, name, first) | {"asked": asked},
+        lambda: _context(page, name, first) | {"marked": marked},
         sheet=lambda: sheet_of(FAMILY_EDGE_COLUMNS, [edge for family in page for edge in family.edges]),
         next=page.next,
     )
