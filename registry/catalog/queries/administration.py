@@ -107,8 +107,8 @@ def _reviews(session: Session, rows: Sequence[Row[*tuple[Any, ...]]]) -> tuple[S
         submitted: SubmittedModel | None = None
         if model is not None:
             distinct, new = organs.get(model.id, (0, 0))
-            values = {"base": bases.get(model.id), "images": tuple(images.get(model.id, ()))}
-            submitted = entity_of(SubmittedModel, model, organs=distinct, organs_new=new, **values)
+            shown = {"base": bases.get(model.id), "images": tuple(images.get(model.id, ()))}
+            submitted = entity_of(SubmittedModel, model, organs=distinct, organs_new=new, **shown)
         values = {"contributor": contributor, "name": f"{row.namespace}/{row.name}", "model": submitted}
         reviews.append(entity_of(SubmissionReview, row, findings=stored_findings(row.findings), **values))
     return tuple(reviews)
