@@ -103,6 +103,7 @@ def add_card(registry: LocalRegistry, name: str, card: Card, *, replaces: bool) 
 
     def change(session: Session) -> ModelRow | None:
         nonlocal is_its_card, has_changed
+        is_its_card = has_changed = False  # it may be called again
         model = find_model(session, parse_model_name(name))
         if model is None or model.state != "visible" or contributor_name(session, model.contributor_id) != LOCAL:
             return None

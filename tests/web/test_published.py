@@ -26,7 +26,7 @@ from tests.card_images import CARD, NAME, POINTS, image_bytes, put_card
 from tests.catalog.counts import model_named
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import model_file, related_tensors
-from tests.small_models import ingest_file
+from tests.small_models import ingest_file, row_counts
 from tests.web.accounts import authorization, log_in, new_token, send_form
 from tests.web.page_parser import found_at, page_at, parse_page
 
@@ -214,7 +214,9 @@ def test_images_are_sent_to_the_card_that_shows_them_and_leave_with_it(
     with registry.catalog.writing() as session:
         model_named(session, f"{MODEL}@2").contributor_id = contributor_by_name(session, "ada").id
         set_quota(session, "ada", 1)
+    before = row_counts(registry), len(list(registry.blobs.backend.walk()))
     assert send("b.png", image_bytes("GIF"))[0] == 413
+    assert (row_counts(registry), len(list(registry.blobs.backend.walk()))) == before, "nothing is kept of it"
     assert ada.patch(f"{API}/{MODEL}", json={"description": f"![a](./{NAME})"}).status_code == 200
     assert found_at(anybody, f"{API}/{MODEL}")["images"] == [image]
     change_card = api.change_card
