@@ -311,11 +311,10 @@ def _is_its_card(model: Model, options: PushOptions) -> bool:
 
 def _has_statements(model: Model, options: PushOptions) -> bool:
     """Return whether a registered model has the title, the license, the tags and the base of these options."""
-    declared = {edge.text for edge in model.lineage if edge.direction == "parent" and edge.evidence == "declared"}
-    has = {"title": model.title or "", "license": model.license or "", "tags": list(model.tags)}
-    stated = options.metadata
-    is_equal = all(stated.get(key, value) == value for key, value in has.items())
-    return is_equal and ("base" not in stated or stated["base"] in declared)
+    stated = parse_stated_metadata(dict(options.metadata))  # as the registry reads it
+    pairs = ((stated.title, model.title), (stated.license, model.license), (stated.tags, model.tags))
+    bases = {edge.text for edge in model.lineage if edge.direction == "parent"}
+    return all(not new or new == old for new, old in pairs) and (not stated.base or stated.base in bases)
 
 
 def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[str, str], Digest] | str:

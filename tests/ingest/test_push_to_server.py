@@ -89,7 +89,8 @@ def test_the_images_of_a_card_are_sent_when_the_model_is_registered_and_again_if
     connection, memory = Connection(there.url, token), Memory(tmp_path / "cache")
 
     def send(**options: Any) -> PushReport:
-        stated = {"description": f"{CARD}![b](b.png) ![c](c.png)", "license": "mit", "tags": options.pop("tags", [])}
+        stated = {"description": f"{CARD}![b](b.png) ![c](c.png)", "license": "mit", "base": "acme/loom"}
+        stated |= options.pop("stated", {})
         images = {NAME: POINTS, "b.png": b"<svg/>"}
         options = {"images": images, "lacking_images": ("c.png: a link",), **options}
         (source,) = find_sources([str(path)], "push")
@@ -114,7 +115,7 @@ def test_the_images_of_a_card_are_sent_when_the_model_is_registered_and_again_if
         lost = "ann/a@1 is registered, but images of its card were not sent: it is no JSON. Push it again for them"
         assert (send().notes, refused.call_count) == ((lacking[0], lost), 1)
     assert (list(send().notes), names()) == (lacking, [NAME])
-    *notes, not_changed = send(tags=["yarn"]).notes
+    *notes, not_changed = send(stated={"tags": ["yarn"]}).notes
     assert (notes, not_changed.partition(";")[0]) == (lacking, "the registry already has this model")
     write_model_file(tmp_path, second, "a.gguf")
     assert send(wait=False).notes == (submitting.IMAGES_LATER,)
