@@ -20,9 +20,10 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
 from organs.registry.card_text import image_names
-from organs.registry.catalog.register.card_images import ImageRecord, set_images
-from organs.registry.catalog.register.organs import forget_ingest, record_blobs, recorded_ingest
+from organs.registry.catalog.register.card_images import ImageRecord, new_images, set_images
+from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, record_blobs
 from organs.registry.catalog.tables import ModelRow
+from organs.registry.digest import digest_of
 from organs.registry.entities.base import Entity, decode
 from organs.registry.entities.published import ImageFormat
 from organs.registry.errors import BadImage
@@ -151,22 +152,30 @@ def change_with_images(
 ) -> bool:
     """Call `change`, which returns a model, and give the model the images that its card names, in one transaction.
 
-    Return whether an image was added or replaced. Raises BadImage if there would be too many, or one that the card does
-    not name.
+    `change` is called twice if there are images: what it did is first taken back, so that no bytes are stored if it or
+    `new_images` raises. Return whether an image was added or replaced. Raises BadImage if there would be too many, or
+    one that the card does not name.
     """
-    if not images:
+    records = [
+        ImageRecord(name, digest_of(image.data), len(image.data), image.format, image.width, image.height)
+        for name, image in images.items()
+    ]
+    new: list[ImageRecord] = []
+    if images:
+        with registry.catalog.writing() as session:
+            model = change(session)
+            new = [] if model is None else new_images(session, model, records)
+            session.rollback()
+    if not new:
         with registry.catalog.writing() as session:
             change(session)
         return False
-    stored = {data: registry.blobs.put(data) for data in {image.data for image in images.values()}}
-    with recorded_ingest(registry.catalog, "images of a card") as ingest_id, registry.catalog.writing() as session:
+    stored = [registry.blobs.put(data) for data in {images[image.name].data for image in new}]
+    with registry.catalog.writing() as session:
         model = change(session)
-        unused = record_blobs(session, ingest_id, list(stored.values()))
-        records = [
-            ImageRecord(name, stored[image.data].digest, image.format, image.width, image.height)
-            for name, image in images.items()
-        ]
-        has_changed = model is not None and set_images(session, model, records, by)
+        ingest_id = begin_ingest(session, "images of a card")  # of this transaction only: nobody sees it
+        unused = record_blobs(session, ingest_id, stored)
+        has_changed = model is not None and set_images(session, model, new, by)
         forget_ingest(session, ingest_id)
     for file in unused:
         registry.blobs.backend.remove(file)

@@ -94,14 +94,16 @@ def with_cards(sources: Iterable[ModelSource], folders: Iterable[Path]) -> list[
 def add_card(registry: LocalRegistry, name: str, card: Card, *, replaces: bool) -> tuple[str, ...] | None:
     """Give the registered model `name` a card, and what it lacks of license, tags and base.
 
-    Return why images of it lack, or None if nothing changed. A description that the model has stays, unless
-    `replaces`. Models of other contributors do not change.
+    Return why images of it lack, or None if it is not the card of the model and nothing changed. A description that the
+    model has stays, unless `replaces`. Models of other contributors do not change.
     """
     found, lacking = card.images()
     images, refused = checked_images(found, required=registry.settings.requires_sandbox)
-    changed: list[str] = []
+    is_its_card = has_changed = False
 
     def change(session: Session) -> ModelRow | None:
+        nonlocal is_its_card, has_changed
+        is_its_card = has_changed = False  # it may be called again
         model = find_model(session, parse_model_name(name))
         if model is None or model.state != "visible" or contributor_name(session, model.contributor_id) != LOCAL:
             return None
@@ -112,11 +114,14 @@ def add_card(registry: LocalRegistry, name: str, card: Card, *, replaces: bool) 
             tags=stated.tags if not model.tags else None,
             base=stated.base if declared_base(session, model) is None else None,
         )
-        changed.extend(edit_model(session, model, edits, LOCAL))
-        return model if model.description == stated.description else None  # else the images are those of another card
+        has_changed = bool(edit_model(session, model, edits, LOCAL))
+        is_its_card = bool(stated.description) and model.description == stated.description
+        return model if is_its_card else None  # else the images are those of another card
 
-    has_new_images = change_with_images(registry, change, images, LOCAL)
-    return (*lacking, *refused) if changed or has_new_images else None
+    change_with_images(registry, change, images, LOCAL)
+    if is_its_card:
+        return (*lacking, *refused)
+    return () if has_changed else None
 
 
 def _folder_of(source: ModelSource) -> Path:

@@ -26,7 +26,7 @@ MARKS_MAX = 1000
 """Maximum number of asterisks and underscores in a block, for the same reason."""
 WORK_MAX = BRACKETS_MAX * 4096
 """Maximum of the brackets of a block times its length, summed over all blocks; blocks after it are shown as text."""
-_BESIDE = re.compile(r"\.{0,2}(?!/)[\w./%-]{1,200}(?:#[\w-]{0,100})?|#[\w-]{1,100}", re.ASCII)
+_BESIDE = re.compile(r"\.{0,2}(?!/)[\w./%()+,@=~!-]{1,200}(?:#[\w-]{0,100})?|#[\w-]{1,100}", re.ASCII)
 """An address of a file beside the card, or of a place in it."""
 
 

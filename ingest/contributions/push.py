@@ -91,6 +91,7 @@ NOT_CHANGED = (
     "the registry already has this model; its description was not changed. Edit it on its page: {address}/edit"
 )
 UNSENT = "nothing was sent"
+NOT_ALL_IMAGES = "{model} is registered, but images of its card were not sent: {error}. Push it again for them"
 NO_IMAGE = "an image of its card is not shown: {}"
 WITH_IMAGES = ("published", "quarantined")
 """States of submissions whose model has a card."""
@@ -296,6 +297,9 @@ def _send_images(
             patiently(stop, send)
         except (BadInput, OverQuota, NotFound) as error:
             yield NO_IMAGE.format(error)
+        except OrganError as error:  # the model is registered: the push has not failed
+            yield NOT_ALL_IMAGES.format(model=model, error=error)
+            return
         progress.advance(len(data))
 
 
@@ -303,6 +307,14 @@ def _is_its_card(model: Model, options: PushOptions) -> bool:
     """Return whether a registered model of the account has the card of these options."""
     described = options.metadata.get("description")
     return isinstance(described, str) and bool(options.images) and described.strip() == (model.description or "")
+
+
+def _has_statements(model: Model, options: PushOptions) -> bool:
+    """Return whether a registered model has the title, the license, the tags and the base of these options."""
+    stated = parse_stated_metadata(dict(options.metadata))  # as the registry reads it
+    pairs = ((stated.title, model.title), (stated.license, model.license), (stated.tags, model.tags))
+    bases = {edge.text for edge in model.lineage if edge.direction == "parent"}
+    return all(not new or new == old for new, old in pairs) and (not stated.base or stated.base in bases)
 
 
 def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[str, str], Digest] | str:
@@ -383,10 +395,12 @@ class _Push:
             registered = models.model(self.connection, *in_path(self.name))
         if registered is not None and [file.sha256 for file in registered.files] == digests:
             address = f"{self.connection.url}/models/{registered.name}"
-            if _is_its_card(registered, self.options) and not self.options.dry_run:
+            about_card = tuple[str, ...]()
+            is_its_card = _is_its_card(registered, self.options) and not self.options.dry_run
+            if is_its_card:
                 about_card = self._image_notes(registered.name)  # an earlier push may have ended before it sent them
-            else:
-                about_card = (NOT_CHANGED.format(address=address),) if self.options.metadata else ()
+            if self.options.metadata and not (is_its_card and _has_statements(registered, self.options)):
+                about_card = (*about_card, NOT_CHANGED.format(address=address))
             return PushReport(
                 name=str(self.name),
                 model=registered.name,

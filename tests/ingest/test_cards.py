@@ -111,6 +111,8 @@ def test_the_images_of_a_card_are_those_that_its_markdown_shows() -> None:
     assert image_names(f"{text}\n\n|![i](./i.png)|\n|-|\n\n![a](a.png) <img src='j.png'>") == (
         ("a.png", "my c.png", "i.png")
     )
+    marks = "![](plot(1).png) ![](a+b.png) ![](a,b.png) ![](<c)d.png>) ![](@e=~f!.png) ![](g).png) ![](h;i.png)"
+    assert image_names(marks) == ("plot(1).png", "a+b.png", "a,b.png", "c)d.png", "@e=~f!.png", "g")
     assert image_names("![a](a.png)\n" * 2001) == (), "it is shown as typed"
 
 

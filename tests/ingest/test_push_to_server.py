@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import delete
@@ -29,7 +30,7 @@ from organs.registry.catalog.tables import CardImageRow
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.endpoints import models
-from organs.registry.errors import BadInput, Conflict, NotAllowed, OverQuota
+from organs.registry.errors import BadInput, BadReply, Conflict, NotAllowed, OverQuota
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -80,7 +81,7 @@ def pushed_as_recipe(
 
 
 def test_the_images_of_a_card_are_sent_when_the_model_is_registered_and_again_if_they_lack(
-    there: ServedRegistry, registry: LocalRegistry, tmp_path: Path
+    there: ServedRegistry, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = new_token(registry, "ann")
     first, second = (model_file("A", related_tensors(correlation=alike)) for alike in (1.0, 0.9))
@@ -88,7 +89,8 @@ def test_the_images_of_a_card_are_sent_when_the_model_is_registered_and_again_if
     connection, memory = Connection(there.url, token), Memory(tmp_path / "cache")
 
     def send(**options: Any) -> PushReport:
-        stated = {"description": f"{CARD}![b](b.png) ![c](c.png)", "license": "mit"}
+        stated = {"description": f"{CARD}![b](b.png) ![c](c.png)", "license": "mit", "base": "acme/loom"}
+        stated |= options.pop("stated", {})
         images = {NAME: POINTS, "b.png": b"<svg/>"}
         options = {"images": images, "lacking_images": ("c.png: a link",), **options}
         (source,) = find_sources([str(path)], "push")
@@ -107,7 +109,14 @@ def test_the_images_of_a_card_are_sent_when_the_model_is_registered_and_again_if
     with registry.catalog.writing() as session:
         session.execute(delete(CardImageRow))
     assert (send(dry_run=True).state, names()) == ("there", [])
+    with monkeypatch.context() as patched:
+        refused = Mock(side_effect=BadReply("it is no JSON"))
+        patched.setattr(submitting.models, "send_image", refused)
+        lost = "ann/a@1 is registered, but images of its card were not sent: it is no JSON. Push it again for them"
+        assert (send().notes, refused.call_count) == ((lacking[0], lost), 1)
     assert (list(send().notes), names()) == (lacking, [NAME])
+    *notes, not_changed = send(stated={"tags": ["yarn"]}).notes
+    assert (notes, not_changed.partition(";")[0]) == (lacking, "the registry already has this model")
     write_model_file(tmp_path, second, "a.gguf")
     assert send(wait=False).notes == (submitting.IMAGES_LATER,)
 

@@ -34,7 +34,7 @@ from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
-from tests.card_images import put_card
+from tests.card_images import image_bytes, put_card
 from tests.registry_templates import RegistryTemplates
 from tests.small_models import ingest_file, small_model
 from tests.web.accounts import authorization, log_in, new_token, send_form
@@ -163,10 +163,14 @@ def test_the_new_organs_of_a_waiting_submission_are_those_that_nothing_published
 
 
 def test_an_administrator_publishes_and_refuses_from_the_page(site: Site) -> None:
-    address = f"/models/ann/m0@1/images/{put_card(site.registry, 'ann/m0')}.png"
+    digest = put_card(site.registry, "ann/m0")
+    address = f"/models/ann/m0@1/images/{digest}.png"
     for page in ("/admin/quarantine", "/submissions/1"):
         assert f'<img src="{address}" alt="A plot"' in site.admin.get(page).text
     assert site.admin.get(address).status_code == 200
+    other = put_card(site.registry, "ann/m1", image_bytes(size=(4, 4)))
+    waiting = [one["model"]["images"] for one in found_at(site.admin, "/admin/quarantine.json")["items"]]
+    assert [[image["digest"] for image in images] for images in waiting] == [[digest], [other]]
     answer = site.send("submissions/1/approve", "quarantine")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/admin/quarantine?decided=1")
     assert "ann/m0@1 was published." in site.page("quarantine?decided=1").words

@@ -12,18 +12,21 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import OtherName
 from organs.registry.local import LocalRegistry
+from organs.registry.names import ModelName
 from organs.registry.upload_limits import CARD_IMAGE_MAX_BYTES
+from organs.web.api import models as api
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.card_images import CARD, NAME, POINTS, image_bytes, put_card
 from tests.catalog.counts import model_named
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import model_file, related_tensors
-from tests.small_models import ingest_file
+from tests.small_models import ingest_file, row_counts
 from tests.web.accounts import authorization, log_in, new_token, send_form
 from tests.web.page_parser import found_at, page_at, parse_page
 
@@ -173,7 +176,7 @@ def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask
 
 
 def test_images_are_sent_to_the_card_that_shows_them_and_leave_with_it(
-    ada: FlaskClient, anybody: FlaskClient, registry: LocalRegistry
+    ada: FlaskClient, anybody: FlaskClient, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(name: str, data: bytes = POINTS, **options: Any) -> tuple[int, Any]:
         options = {"content_type": "application/octet-stream", "query_string": {"image": name}, **options}
@@ -211,10 +214,19 @@ def test_images_are_sent_to_the_card_that_shows_them_and_leave_with_it(
     with registry.catalog.writing() as session:
         model_named(session, f"{MODEL}@2").contributor_id = contributor_by_name(session, "ada").id
         set_quota(session, "ada", 1)
+    before = row_counts(registry), len(list(registry.blobs.backend.walk()))
     assert send("b.png", image_bytes("GIF"))[0] == 413
+    assert (row_counts(registry), len(list(registry.blobs.backend.walk()))) == before, "nothing is kept of it"
     assert ada.patch(f"{API}/{MODEL}", json={"description": f"![a](./{NAME})"}).status_code == 200
     assert found_at(anybody, f"{API}/{MODEL}")["images"] == [image]
-    assert ada.patch(f"{API}/{MODEL}", json={"description": f"`![a]({NAME})`"}).status_code == 200
+    change_card = api.change_card
+
+    def change_card_before_an_edit(name: ModelName, *changes: Any) -> Any:
+        change_card(name, *changes)
+        return change_card(name, Edits(description=f"`![a]({NAME})`"), {})
+
+    monkeypatch.setattr(api, "change_card", change_card_before_an_edit)
+    assert send(NAME) == (200, image), "it replaces as many bytes as it adds"
     assert anybody.get(address).status_code == 404
 
 

@@ -34,7 +34,7 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.catalog.tables import ContributorRow, ModelRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.digest import parse_digest, parse_prefix
+from organs.registry.digest import digest_of, parse_digest, parse_prefix
 from organs.registry.endpoints import models as endpoints
 from organs.registry.endpoints.declaration import Values
 from organs.registry.entities.comparison import Comparison
@@ -190,9 +190,15 @@ def send_image(namespace: str, name: str, image: str) -> CardImage:
             raise BadInput(f"the body ended {length - len(data):,} bytes too early")
         checked_by_program = checked_image(image, data, required=registry().settings.requires_sandbox)
     change_card(full_name, Edits(), {image: checked_by_program})
-    with reading() as session:
-        images = card_images(session, model_to_edit(session, full_name).id)
-    return next(found for found in images if found.name == image)
+    # It is not read back: an edit after this one may have removed it.
+    return CardImage(
+        name=image,
+        digest=digest_of(checked_by_program.data),
+        format=checked_by_program.format,
+        width=checked_by_program.width,
+        height=checked_by_program.height,
+        size_bytes=len(checked_by_program.data),
+    )
 
 
 def change_card(name: ModelName, edits: Edits, images: Mapping[str, CardImageBytes]) -> PublishedModel:
@@ -200,7 +206,6 @@ def change_card(name: ModelName, edits: Edits, images: Mapping[str, CardImageByt
 
     Raises NotFound, NotAllowed, BadImage, OverQuota; Conflict for itself as base.
     """
-    size_bytes = sum(len(image.data) for image in images.values())
 
     def change(session: Session) -> ModelRow:
         model = model_to_edit(session, name)
@@ -208,9 +213,11 @@ def change_card(name: ModelName, edits: Edits, images: Mapping[str, CardImageByt
         if model.state == "visible":
             resolve_declared(session, model)
         owner = session.get_one(ContributorRow, model.contributor_id, with_for_update=bool(images))
-        if images and owner.name != LOCAL:
+        replaced = [image.size_bytes for image in card_images(session, model.id) if image.name in images]
+        more_bytes = sum(len(image.data) for image in images.values()) - sum(replaced)
+        if more_bytes > 0 and owner.name != LOCAL:
             quota_bytes = registry().settings.quota_bytes
-            check_model_fits(session, owner, quota_bytes, size_bytes, subject="the images have")
+            check_model_fits(session, owner, quota_bytes, more_bytes, subject="the images add")
         return model
 
     change_with_images(registry(), change, images, user_name())

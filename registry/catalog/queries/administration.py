@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import REVISION_STATEMENT
 from organs.registry.catalog.queries.accounts import contributor_account
-from organs.registry.catalog.queries.card_images import card_images
+from organs.registry.catalog.queries.card_images import images_of_cards
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.model_names import models_in_any_state, models_of_other_name
 from organs.registry.catalog.queries.organs import (
@@ -98,7 +98,7 @@ def admin_overview(session: Session, events: int) -> AdminOverview:
 
 def _reviews(session: Session, rows: Sequence[Row[*tuple[Any, ...]]]) -> tuple[SubmissionReview, ...]:
     model_ids = [model.id for _, _, model, _ in rows if model is not None]
-    organs = organ_counts(session, model_ids)
+    organs, images = organ_counts(session, model_ids), images_of_cards(session, model_ids)
     bases: dict[int | None, str | None] = {}
     for edge in parents_of(session, model_ids, ("declared",)):
         bases.setdefault(edge.child_model_id, edge.parent_text)
@@ -107,10 +107,8 @@ def _reviews(session: Session, rows: Sequence[Row[*tuple[Any, ...]]]) -> tuple[S
         submitted: SubmittedModel | None = None
         if model is not None:
             distinct, new = organs.get(model.id, (0, 0))
-            images = card_images(session, model.id)
-            submitted = entity_of(
-                SubmittedModel, model, base=bases.get(model.id), images=images, organs=distinct, organs_new=new
-            )
+            shown = {"base": bases.get(model.id), "images": tuple(images.get(model.id, ()))}
+            submitted = entity_of(SubmittedModel, model, organs=distinct, organs_new=new, **shown)
         values = {"contributor": contributor, "name": f"{row.namespace}/{row.name}", "model": submitted}
         reviews.append(entity_of(SubmissionReview, row, findings=stored_findings(row.findings), **values))
     return tuple(reviews)

@@ -22,34 +22,25 @@ from organs.registry.upload_limits import CARD_IMAGES_MAX, CARD_IMAGES_MAX_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """An image whose blob is recorded."""
+    """An image that a card names, or is to name."""
 
     name: str
     digest: Digest
+    size_bytes: int
     format: str
     width: int
     height: int
 
 
 def set_images(session: Session, model: ModelRow, images: Sequence[ImageRecord], by: str) -> bool:
-    """Add `images` to the card of `model`, or replace those of the same name; return whether any differs.
+    """Add `images`, whose blobs are recorded, to the card of `model`, or replace those of the same name.
 
-    Raises BadImage for an image that the card does not name, and if there would be too many or too large ones.
+    Return whether any differs. Raises BadImage, as `new_images`.
     """
-    named = image_names(model.description or "")
-    for image in images:
-        if image.name not in named:
-            raise BadImage(f"the card of {model.full_name} shows no image {image.name[:200]!r}")
-    before = {image.name: image for image in card_images(session, model.id)}
-    changed = [image for image in images if image.name not in before or before[image.name].digest != image.digest]
+    changed = new_images(session, model, images)
     if not changed:
         return False
     rows = blobs_by_digest(session, [image.digest for image in changed])
-    sizes = {name: image.size_bytes for name, image in before.items()}
-    sizes |= {image.name: rows[image.digest].size_bytes for image in changed}
-    if len(sizes) > CARD_IMAGES_MAX or sum(sizes.values()) > CARD_IMAGES_MAX_BYTES:
-        most = f"{CARD_IMAGES_MAX} images, of {size_text(CARD_IMAGES_MAX_BYTES)} together"
-        raise BadImage(f"the card of {model.full_name} would have too many or too large images; it has at most {most}")
     for image in changed:
         row = CardImageRow(model_id=model.id, name=image.name, blob_id=rows[image.digest].id, format=image.format)
         row.width, row.height = image.width, image.height
@@ -59,6 +50,25 @@ def set_images(session: Session, model: ModelRow, images: Sequence[ImageRecord],
     record_event(session, by, Action.EDIT, model.full_name, note, model_id=model.id)
     session.flush()
     return True
+
+
+def new_images(session: Session, model: ModelRow, images: Sequence[ImageRecord]) -> list[ImageRecord]:
+    """Return those of `images` that the card of `model` does not have yet.
+
+    Raises BadImage for an image that the card does not name, and if there would be too many or too large ones.
+    """
+    named = image_names(model.description or "")
+    for image in images:
+        if image.name not in named:
+            raise BadImage(f"the card of {model.full_name} shows no image {image.name[:200]!r}")
+    before = {image.name: image for image in card_images(session, model.id)}
+    changed = [image for image in images if image.name not in before or before[image.name].digest != image.digest]
+    sizes = {name: image.size_bytes for name, image in before.items()}
+    sizes |= {image.name: image.size_bytes for image in changed}
+    if changed and (len(sizes) > CARD_IMAGES_MAX or sum(sizes.values()) > CARD_IMAGES_MAX_BYTES):
+        most = f"{CARD_IMAGES_MAX} images, of {size_text(CARD_IMAGES_MAX_BYTES)} together"
+        raise BadImage(f"the card of {model.full_name} would have too many or too large images; it has at most {most}")
+    return changed
 
 
 def drop_unnamed_images(session: Session, model: ModelRow) -> None:
