@@ -46,7 +46,7 @@ def test_find_and_rank_ingests_the_zoo_into_an_empty_registry(ranked: tuple[Path
     angles = [float(line.split("°")[0]) for line in printed[1:6]]
     assert angles == sorted(angles, reverse=True)
     assert all(35 < angle < 40 for angle in angles)
-    assert "Organs by type: {'skeleton': 144, 'organ': 108, 'norm': 81, 'adapter': 56, 'embed': 10}" in printed
+    assert "Tensors by type: {'skeleton': 144, 'organ': 108, 'norm': 81, 'adapter': 56, 'embed': 10}" in printed
     begin = next(number for number, line in enumerate(printed) if line.startswith("Most similar to "))
     alike = [float(line.split()[0]) for line in printed[begin + 1 : begin + 6]]
     assert (alike[0], alike) == (1.0, sorted(alike, reverse=True))

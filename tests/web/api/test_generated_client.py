@@ -44,5 +44,5 @@ def test_a_generated_python_client_can_call_the_api(
     assert [type(one).__name__ for one in listed.items] == ["ModelSummary", "ModelSummary"]
     namespace, _, name = listed.items[0].name.partition("@")[0].partition("/")
     assert ask("models", "model", namespace=namespace, name=name).name == listed.items[0].name
-    assert ask("organs", "organs", q="type:organ", limit=1).next_ is not None
-    assert ask("organs", "organ", digest="0" * 64).status == 404
+    assert ask("tensors", "organs", q="type:organ", limit=1).next_ is not None
+    assert ask("tensors", "organ", digest="0" * 64).status == 404
