@@ -254,6 +254,11 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     filled = ada.get(f"{BASE}@1?minutes=12&size=6.5+bits").text
     assert ('value="6.5 bits" list' in filled, 'name="minutes" value="12"' in filled) == (True, True)
     assert '<input type="hidden" name="plain" value="Q4_K_M">' in filled
+    with sized.catalog.writing() as session:
+        session.execute(update(JobRow).values(problem=problem.replace("12", "3000")))
+    too_long = ada.get(BASE).text
+    assert "Try again with" not in too_long, "the form takes a day at the most"
+    assert '<input type="hidden" name="plain" value="Q4_K_M">' in too_long
     assert send_form(ada, f"{BASE}/sizes", BASE, plain="Q4_K_M").status_code == 303
     assert jobs(sized) == [{"model": "local/base@1", "type": "Q4_K_M"}]
     answer = send_form(ada, f"{BASE}/sizes", BASE, fits="1", memory="0.5", context="512", minutes="3", twice="on")

@@ -294,15 +294,20 @@ def _page_context(job: Job, file: JobFile | None) -> Context:
     }
 
 
-def size_form_address(job: Job) -> tuple[int, str] | None:
-    """Return how many minutes a failed job for a size needs, and the address of the form with all that it wanted; None
-    if it failed for another reason."""
+def minutes_needed(job: Job) -> int | None:
+    """Return how many minutes a job for a size needs that failed because it had too few; None for another job."""
     problem = job.problem or {}
     needed = problem.get("minutes")
-    if job.kind != QUANTIZE or problem.get("code") != TooLittleTime.code or type(needed) is not int:
+    is_short = job.kind == QUANTIZE and problem.get("code") == TooLittleTime.code
+    return needed if is_short and type(needed) is int else None
+
+
+def size_form_address(job: Job) -> tuple[int, str] | None:
+    """Return the `minutes_needed`, and the address of the form with all that the job wanted; None if the form does not
+    take as many minutes, or nothing shows that they were too few."""
+    needed = minutes_needed(job)
+    if needed is None or needed > MINUTES_MAX:
         return None
-    if needed > MINUTES_MAX:
-        return None  # only a plain mix can be made
     try:
         wanted = convert(job.arguments, QuantizationRequest)
     except ValidationError:

@@ -41,7 +41,7 @@ from organs.web.charts import plots
 from organs.web.error_pages import sentence_of
 from organs.web.ollama import tagged_name
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.jobs import QUANTIZE, TWICE_FIELD, missing_runtime, size_form_address
+from organs.web.pages.jobs import QUANTIZE, TWICE_FIELD, minutes_needed, missing_runtime, size_form_address
 from organs.web.pages.routes import Context, pages
 from organs.web.params import addressed_model
 from organs.web.permissions import may_see_jobs, queue_job, whose_jobs
@@ -221,10 +221,9 @@ def _job_shown(job: Job, model: Model) -> Context:
     tag = tag_of(wanted) if wanted.like is None else f"the bytes of {wanted.like}"
     if wanted.memory_bytes is not None:
         tag = f"a memory of {size_text(wanted.memory_bytes)}"
-    address = size_form_address(job)
-    if address is None:
+    if minutes_needed(job) is None:
         return {"job": job, "tag": tag}
-    minutes, form = address
+    minutes, form = size_form_address(job) or (None, None)
     return {
         "job": job,
         "tag": tag,
