@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -51,10 +55,11 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.compose.ingredients import Rows, transformation_of
+from organs.registry.compose.ingredients import ReadPart, Rows, stored_plain, transformation_of
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
-from organs.registry.compose.parents import parts_of
+from organs.registry.compose.parents import Part, parts_of
 from organs.registry.compose.plan import (
+    NOT_YET,
     Plan,
     PlannedComputation,
     chimera_name,
@@ -77,7 +82,7 @@ from organs.registry.errors import (
     StoreUnwritable,
 )
 from organs.registry.experts import expert_count, expert_shape
-from organs.registry.gguf import DType, Header, HeaderSource, read_header
+from organs.registry.gguf import DType, Header, HeaderSource, TensorInfo, read_header
 from organs.registry.gguf.header import around, field_type_text, field_value_text, large_values
 from organs.registry.gguf.read import tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
@@ -92,6 +97,7 @@ from organs.registry.store.files import (
     translating,
 )
 from organs.registry.transform import (
+    Plain,
     computed,
     experts_copied,
 )
@@ -134,11 +140,7 @@ def compute_organ(
     """
     source, dtype = computation.source, computation.dtype
     with ExitStack() as opened, threadpool_limits(1, "blas"):
-        transformation = transformation_of(store, computation, rows, opened)
-        if computation.copies_experts:
-            pieces = experts_copied(transformation, computation.purified_experts)
-        else:
-            pieces = computed(transformation)
+        pieces = _computed_bytes(computation, partial(stored_plain, store, rows=rows, opened=opened))
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
         hashed, size_bytes = hashlib.sha256(), 0
         try:
@@ -146,8 +148,6 @@ def compute_organ(
                 hashed.update(piece)
                 spool.write(piece)
                 size_bytes += len(piece)
-        except BadOrgan as error:
-            raise BadOrgan(f"{source.name}: {error}") from error
         except OSError as error:  # from the temporary file: the store translates its own errors
             raise placing_error(error, Path(tempfile.gettempdir()) / source.name) from error
         digest, whole, result = Digest(hashed.hexdigest()), _Slice(spool, 0, size_bytes), computation.shape
@@ -300,6 +300,59 @@ def make(
             for tensor, item in computed.items()
         },
     )
+
+
+OpenPart = Callable[[Part, ExitStack], Plain]
+"""Returns the bytes of a tensor, until the stack closes."""
+
+
+def write_unregistered(
+    plan: Plan, open_part: OpenPart, path: Path, threads: int, progress: Progress | None = None
+) -> None:
+    """Write the file of a plan to `path`, with several threads; nothing is stored and registered.
+
+    `open_part` gives its ingredients. Its header has a lock without the digests of computed organs. Raises
+    NotComposable for a plan that cannot be made, BadOrgan, DiskFull, and the errors of `open_part`.
+    """
+    plan.check()
+    _check_place(path, plan.size_bytes)
+    data = plan.header(plan.lock(dict.fromkeys(plan.computations, NOT_YET)))
+    header = read_header(HeaderSource(data, plan.size_bytes, plan.file_name))
+    parts = {part.spec.name: part for part in plan.parts}
+    with translating(path, placing_error), path.open("wb") as file:
+        file.truncate(header.file_size_bytes)
+        os.pwrite(file.fileno(), data, 0)
+
+        def write_tensor(info: TensorInfo) -> None:
+            part, offset = parts[info.name], header.data_offset + info.offset
+            with ExitStack() as opened:
+                if part.computation is not None:
+                    pieces = _computed_bytes(part.computation, lambda one: open_part(one, opened))
+                else:
+                    plain = open_part(part.source, opened)
+                    size = plain.size_bytes
+                    starts = range(0, size, PIECE_BYTES)
+                    pieces = (bytes(plain.read(start, min(PIECE_BYTES, size - start))) for start in starts)
+                for piece in pieces:
+                    os.pwrite(file.fileno(), piece, offset)
+                    offset += len(piece)
+            if progress is not None:
+                progress("write", info.size_bytes)
+
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+            deque(pool.map(write_tensor, header.tensors), maxlen=0)
+
+
+def _computed_bytes(computation: PlannedComputation, plain: ReadPart) -> Iterator[bytes]:
+    """Yield the bytes of a computed organ. Raises BadOrgan with the tensor's name, and the errors of `plain`."""
+    transformation = transformation_of(computation, plain)
+    try:
+        if computation.copies_experts:
+            yield from experts_copied(transformation, computation.purified_experts)
+        else:
+            yield from computed(transformation)
+    except BadOrgan as error:
+        raise BadOrgan(f"{computation.source.name}: {error}") from error
 
 
 def check_own(name: ModelName, contributor: str) -> None:

@@ -68,11 +68,12 @@ def stored_plain(store: BlobStore, part: Part, rows: Rows, opened: ExitStack) ->
     return Plain(read, part.dtype, part.shape)
 
 
-def transformation_of(store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack) -> Computation:
-    """Return the computation with the stored bytes of its ingredients; `opened` closes them. Raises StoreError."""
+ReadPart = Callable[[Part], Plain]
+"""Returns the bytes of a tensor, to be read in order."""
 
-    def plain(ingredient: Part) -> Plain:
-        return stored_plain(store, ingredient, rows, opened)
+
+def transformation_of(computation: PlannedComputation, plain: ReadPart) -> Computation:
+    """Return the computation with the bytes of its ingredients. Raises the errors of `plain`."""
 
     def adapter(addition: Addition) -> Adapter | Whole:
         if addition.b is None:
@@ -101,7 +102,7 @@ def transformation_of(store: BlobStore, computation: PlannedComputation, rows: R
     )
 
 
-def read_weights(planned: PlannedImportances, plain: Callable[[Part], Plain]) -> NDArray[np.float32]:
+def read_weights(planned: PlannedImportances, plain: ReadPart) -> NDArray[np.float32]:
     """Return the importances of all columns. Raises BadOrgan for numbers that encoders cannot use."""
     sums, counts = (np.frombuffer(item.read(0, item.size_bytes), "<f4") for item in map(plain, planned.parts))
     found = mean_squares(sums.reshape(counts.size, -1), counts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -623,8 +623,13 @@ _Dumper.add_implicit_resolver(
 
 def recipe_yaml(recipe: Recipe) -> str:
     """Return the recipe as YAML, with one line for each value, and with quotation marks around ambiguous texts."""
+    return document_yaml(recipe_values(recipe))
+
+
+def document_yaml(values: Mapping[str, object]) -> str:
+    """Return the values of a document as YAML: lists of plain values on one line."""
     return yaml.dump(
-        recipe_values(recipe),
+        values,
         Dumper=_Dumper,
         width=120,
         allow_unicode=True,

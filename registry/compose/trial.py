@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from organs.registry.compose.ingredients import Rows, transformation_of
+from organs.registry.compose.ingredients import Rows, stored_plain, transformation_of
 from organs.registry.compose.plan import PlannedComputation
 from organs.registry.gguf.quants import ENCODED_TOGETHER, needs_importance
 from organs.registry.gguf.types import DType
@@ -69,7 +70,8 @@ def tried(store: BlobStore, rows: Rows, computation: PlannedComputation, dtypes:
     """Try a computation, without its purification, in each of `dtypes`. Raises StoreError, BadOrgan."""
     trial = Trial()
     with ExitStack() as opened:
-        transformation = transformation_of(store, replace(computation, method=None, importances=None), rows, opened)
+        plain = partial(stored_plain, store, rows=rows, opened=opened)
+        transformation = transformation_of(replace(computation, method=None, importances=None), plain)
         width, step, starts = _runs(computation)
         for start in starts:
             run = _rows(transformation, start, step, width)

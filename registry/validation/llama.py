@@ -83,19 +83,24 @@ class LlamaCpp:
     def has_references(self) -> bool:
         return True
 
-    def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
-        """Load the model in a confined process, and score windows.
+    def read(
+        self, request: ScoringRequest, say: Say, is_enough: Callable[[tuple[Score, ...]], bool] | None = None
+    ) -> RuntimeReading:
+        """Load the model in a confined process, and score windows, until `is_enough` says so of the scores so far.
 
         Raises NoRuntime, NoSandbox, and NoVerdict if the reference is refused or has another vocabulary.
         """
-        answers = _Answers(say, request)
-        result = run_python(
-            "organs.registry.validation.scorer",
-            self._limits_for(request),
-            Sandbox(read=_files(request), required=self.requires_sandbox),
-            encode(self._order(request)),
-            answers.take_line,
-        )
+        answers = _Answers(say, request, is_enough)
+        try:
+            result = run_python(
+                "organs.registry.validation.scorer",
+                self._limits_for(request),
+                Sandbox(read=_files(request), required=self.requires_sandbox),
+                encode(self._order(request)),
+                answers.take_line,
+            )
+        except _Enough:
+            return RuntimeReading(None, answers.scores(answers.windows, request.ranks))
         if answers.missing is not None:
             raise NoRuntime(f"{NOT_INSTALLED} ({answers.missing})", EXTRA)
         if answers.incomparable is not None:
@@ -200,12 +205,17 @@ def generous_limits(
     )
 
 
+class _Enough(Exception):
+    """The scores so far are enough."""
+
+
 @dataclass(slots=True)
 class _Answers:
     """What the child has printed so far; other lines than those of `scorer` are ignored."""
 
     say: Say
     request: ScoringRequest
+    is_enough: Callable[[tuple[Score, ...]], bool] | None = None
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By the number of the text: its windows, and its tokens."""
     windows: dict[tuple[int, int], Window] = field(default_factory=dict)
@@ -237,6 +247,12 @@ class _Answers:
                 nats = math.inf if nats is None else nats
                 each = None if divergence is None or each is None or len(each) != packed_bytes(tokens) else each
                 windows[text, rank] = Window(nats, tokens, digest, divergence, same_top, each)
+        if (
+            line.window is not None
+            and self.is_enough is not None
+            and self.is_enough(self.scores(self.windows, self.request.ranks))
+        ):
+            raise _Enough
         if line.written is not None:
             self.written = plain_text(line.written.encode("utf-8", "replace"))[:WRITTEN_MAX_LENGTH]
         self.rate = line.rate or self.rate

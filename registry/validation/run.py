@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -74,9 +74,11 @@ def run_chimera(
     runtime: Runtime,
     budget: ValidationBudget | None = None,
     progress: StepProgress = lambda _share, _step: None,
+    gained_on: Collection[str] | None = None,
 ) -> VerdictReport:
     """Run the chimera or quantisation `name` (a name or a digest), store the verdict and return it.
 
+    Gains are stored for the texts with the names of `gained_on`, by default for all.
     Temporary files are written: at most three of the chimera's size at once, and one for each donor, of at most
     DONORS_MAX. Windows with stored scores are not scored again, except the chimera's, and those of the source of a
     quantisation. Raises NotFound, NotComposedHere for a model that was not composed here and is no quantisation of a
@@ -110,7 +112,8 @@ def run_chimera(
         add_verdict(session, trial.model.id, report.runtime, report.verdict, report.reason, stored, strength)
         chimera = chimera_of(session, trial.model.id)
         if chimera is not None and trial.act != QUANTISED:  # it may have been removed during the run
-            record_gains(session, chimera, report.texts)
+            counted = [text for text in report.texts if gained_on is None or text.name in gained_on]
+            record_gains(session, chimera, counted)
     return report
 
 

@@ -7,6 +7,7 @@ of a text are scored: however many are scored, they are spread over the whole te
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import stat
 from collections import deque
@@ -114,6 +115,74 @@ def read_text(path: Path) -> ScoredText:
     if len(text.text.split()) < WORDS_MIN:
         raise BadSource(f"{path}: too short to score: fewer than {WORDS_MIN} words")
     return text
+
+
+SEARCHED_MAX_BYTES, PROVED_MAX_BYTES = 64 * 1024, 256 * 1024
+"""The most bytes of the two parts of a divided text."""
+PART_BYTES = 1024
+"""Of the sections that are dealt to the parts, at least."""
+DEALT, SEARCHED_DEALT = 5, 2
+"""Of so many sections in a row, the first ones go to the first part."""
+
+
+def divided(text: ScoredText) -> tuple[ScoredText, ScoredText]:
+    """Return two texts of the same name and kind without a common section: for a search, and for its result.
+
+    Sections of whole lines, or of whole conversations, are dealt to both in turns, so both are spread over the text;
+    lines that are longer than a section are cut at a space. Of a long text, sections that are evenly spread are kept.
+    Raises BadSource for a text that is too short for two.
+    """
+    parts, sections = [], _joined_sections(text)
+    for is_first, limit in ((True, SEARCHED_MAX_BYTES), (False, PROVED_MAX_BYTES)):
+        own = [one for number, one in enumerate(sections) if (number % DEALT < SEARCHED_DEALT) == is_first]
+        content = _spread_content(own, limit)
+        if len(content.split()) < WORDS_MIN:
+            raise BadSource(f"{text.name}: too short to be divided into a part for the search and one for the result")
+        parts.append(replace(text, text=content, digest=digest_of(content.encode())))
+    return parts[0], parts[1]
+
+
+def shortened(text: ScoredText, most_bytes: int) -> ScoredText:
+    """Return a text with at most `most_bytes` as JSON: of a longer one, evenly spread sections."""
+    limit = most_bytes
+    while len(json.dumps(text.text, ensure_ascii=False).encode()) > most_bytes and limit > 0:
+        content = _spread_content(_joined_sections(text), limit)[:limit]
+        text = replace(text, text=content, digest=digest_of(content.encode()))
+        limit = limit * 3 // 4  # what JSON escapes is longer
+    return text
+
+
+def _joined_sections(text: ScoredText) -> list[str]:
+    """Return sections of whole lines, or of whole conversations, of at least PART_BYTES."""
+    lines = (short for line in text.text.splitlines() for short in _cut(line, PART_BYTES))
+    pieces, sections = (text.text.split("\n\n") if text.is_chat else lines), [""]
+    joint = "\n\n" if text.is_chat else "\n"
+    for piece in pieces:
+        if len(sections[-1].encode()) >= PART_BYTES:
+            sections.append("")
+        sections[-1] += piece + joint
+    return sections
+
+
+def _spread_content(sections: Sequence[str], most_bytes: int) -> str:
+    """Return evenly spread sections of at most `most_bytes` together, but at least one."""
+    kept, size = set[int](), 0
+    for number in spread_order(len(sections)):
+        size += len(sections[number].encode())
+        if kept and size > most_bytes:
+            break
+        kept.add(number)
+    return "".join(sections[number] for number in sorted(kept))
+
+
+def _cut(line: str, length: int) -> Iterator[str]:
+    """Yield a line in pieces of at most `length` characters, which end after a space if there is one."""
+    start = 0
+    while len(line) - start > length:
+        end = line.rfind(" ", start, start + length) + 1 or start + length
+        yield line[start:end]
+        start = end
+    yield line[start:]
 
 
 def spread_order(count: int) -> list[int]:
