@@ -63,7 +63,7 @@ def fleet() -> None:
     """
 
 
-def _scheduler(value: str) -> str:
+def scheduler_address(value: str) -> str:
     """Return the address of a scheduler with its scheme. Raises BadParameter."""
     address = value if "://" in value else f"tcp://{value}"
     try:
@@ -84,7 +84,7 @@ def _driving(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--scheduler",
             metavar="ADDRESS",
-            type=_scheduler,
+            type=scheduler_address,
             help="Use the workers of a Dask scheduler instead, such as tcp://HOST:8786.",
         ),
         click.option(
@@ -127,7 +127,7 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
         def begin(session: Session) -> tuple[int, bool]:
             return start_run(session, expanded.name, expanded.digest, expanded.units)
 
-        return _do_run(registry, begin, workers, scheduler, retry=retry)
+        return do_run(registry, begin, workers, scheduler, retry=retry)
 
 
 @fleet.command()
@@ -142,7 +142,7 @@ def resume(run: str | None, workers: int | None, scheduler: str | None, retry: b
     from organs.registry.catalog.queries.fleet import run_id_of
 
     with local_registry(waits=True) as registry:
-        return _do_run(registry, lambda session: (run_id_of(session, run), False), workers, scheduler, retry=retry)
+        return do_run(registry, lambda session: (run_id_of(session, run), False), workers, scheduler, retry=retry)
 
 
 @fleet.command()
@@ -243,13 +243,14 @@ def _worker_of_process() -> UnitWorker:
     return UnitWorker(local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment()))
 
 
-def _do_run(
+def do_run(
     registry: LocalRegistry,
     begin: Callable[[Session], tuple[int, bool]],
     count: int | None,
     scheduler: str | None,
     *,
     retry: bool,
+    is_printed: bool = True,
 ) -> int:
     """Do the open units of the run that `begin` returns, and whether it is new; print it, and return the exit status.
 
@@ -263,7 +264,7 @@ def _do_run(
         if count is not None:
             raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers.")
         check_extra()
-    is_shown = is_for_people()
+    is_shown = is_printed and is_for_people()
     with registry.catalog.writing() as session:
         run_id, is_new = begin(session)
         again = retry_units(session, run_id) if retry else 0
@@ -306,7 +307,7 @@ def _do_run(
         result = drive(registry, run_id, workers, stop, show_progress, say)
     if stop.is_set() and not result.is_over:
         raise KeyboardInterrupt
-    if not printed_for_programs(result):
+    if is_printed and not printed_for_programs(result):
         _print_run(result)
     elif result.failures and not prints_json():
         _print_failures(result)

@@ -52,6 +52,8 @@ GROUPS = {
         "compat": "Show which tensors fit into a model, and why others do not.",
         "compose": "Make the chimera that a recipe describes.",
         "validate": "Run a chimera in llama.cpp, and compare it with its base.",
+        "evolve": "Search for the best chimera of a model by itself.",
+        "evolutions": "List evolutions, show one, or print a trial's recipe.",
         "leaderboard": "Rank chimeras by their measured gain over their bases.",
         "purify": "Purify tensors of a model, and show θ before and after.",
         "extract-lora": "Extract a LoRA adapter from a fine-tune and its base.",
@@ -93,6 +95,7 @@ GROUPS = {
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 MODULES = {
     "extract-lora": "extract_lora",
+    "evolutions": "evolve",
     "graft": "transplant",
     "work": "jobs",
     "migrate-store": "backup",

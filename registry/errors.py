@@ -350,6 +350,10 @@ class NoSuchRun(NotFound, code="no-such-run"):
     """No run of a fleet has this number or this name, or none has begun."""
 
 
+class NoSuchEvolution(NotFound, code="no-such-evolution"):
+    """No evolution has this number, or the user may not see it."""
+
+
 class NoSuchContributor(NotFound, code="no-such-contributor"):
     """No contributor has this name, or the user may not see them."""
 

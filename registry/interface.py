@@ -8,7 +8,7 @@ server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from organs.registry.digest import Digest
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.evolution import Evolution, EvolutionPage
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.model import ModelPage
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
+    from organs.registry.evolving.space import SearchSpace
     from organs.registry.models import RegisteredModel
     from organs.registry.output_files import OutputFiles
     from organs.registry.validation.comparison import ValidationBudget
@@ -223,6 +225,48 @@ class Registry(Protocol):
 
     def sizes(self, model: str) -> SizeCurve:
         """Return the measured sizes of a model: how far each file is from the source, the smallest first."""
+
+    # Evolutions
+
+    def begin_evolution(
+        self, space: SearchSpace | Mapping[str, object], *, texts: Sequence[ScoredText] | None = None
+    ) -> int:
+        """Check a space and begin an evolution; return its number, for `continue_evolution`.
+
+        Paths of texts begin in the present folder. `texts` replaces those that the space names; a remote registry gets
+        at most 1 MiB of them, evenly spread. Raises BadRecipe, BadSource, MissingExtra, NoRuntime, NotComposable.
+        """
+
+    def evolve(
+        self,
+        space: SearchSpace | Mapping[str, object],
+        *,
+        texts: Sequence[ScoredText] | None = None,
+        progress: TextProgress | None = None,
+    ) -> Evolution:
+        """Search for the best chimera of a space, make it, and measure it on parts of the texts that no trial used.
+
+        `registry.evolve({"base": "me/base", "donors": ["kin:me/base"], "texts": ["python"], "minutes": 30})`. Raises as
+        `begin_evolution` and `continue_evolution` do.
+        """
+
+    def continue_evolution(self, evolution: int, *, progress: TextProgress | None = None) -> Evolution:
+        """Do what is left of an evolution, and return it. Raises NoSuchEvolution, NoRuntime, BadInput."""
+
+    def evolution(self, evolution: int) -> Evolution:
+        """Return an evolution with its trials and its result; raises NoSuchEvolution.
+
+        A remote registry sends the choices of the best 200 trials only.
+        """
+
+    def evolutions(self, *, limit: int = 50, after: str | None = None) -> EvolutionPage:
+        """Return a page of evolutions, newest first. A remote registry raises NotFound without an account."""
+
+    def trial_recipe(self, evolution: int, trial: int | None = None) -> Recipe:
+        """Return the recipe of a trial, by default of the best one.
+
+        Raises NoSuchEvolution, BadInput for a number that no trial has, and if no trial holds the limits.
+        """
 
     # Files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from organs.registry.digest import Digest
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison, Proof
+    from organs.registry.entities.evolution import Evolution, EvolutionPage
     from organs.registry.entities.extraction import ExtractedAdapter
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
+    from organs.registry.evolving.space import SearchSpace
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobBackend, BlobStore
     from organs.registry.store.bucket import BlobBucket
@@ -442,6 +444,59 @@ class LocalRegistry:
 
         runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
         return quantize(self.catalog, self.blobs, request, runtime, job_steps(progress))
+
+    def begin_evolution(
+        self, space: SearchSpace | Mapping[str, object], *, texts: Sequence[ScoredText] | None = None
+    ) -> int:
+        """Check a space, measure its base and begin an evolution; return its number."""
+        from organs.registry.evolving.search import begin_evolution, chosen_texts
+        from organs.registry.evolving.space import as_space
+        from organs.registry.validation.llama import LlamaCpp
+
+        wanted = as_space(space)
+        named, found = (wanted, texts) if texts is not None else chosen_texts(wanted, Path())
+        runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
+        return begin_evolution(self.catalog, self.blobs, named, found, runtime)
+
+    def evolve(
+        self,
+        space: SearchSpace | Mapping[str, object],
+        *,
+        texts: Sequence[ScoredText] | None = None,
+        progress: TextProgress | None = None,
+    ) -> Evolution:
+        """Search for the best chimera of a space, make it, and measure it on parts of the texts that no trial used."""
+        return self.continue_evolution(self.begin_evolution(space, texts=texts), progress=progress)
+
+    def continue_evolution(self, evolution: int, *, progress: TextProgress | None = None) -> Evolution:
+        """Do what is left of an evolution, and return it."""
+        from organs.registry.evolving.search import evolve
+        from organs.registry.validation.llama import LlamaCpp
+
+        runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
+        evolve(self.catalog, self.blobs, evolution, runtime, job_steps(progress))
+        return self.evolution(evolution)
+
+    def evolution(self, evolution: int) -> Evolution:
+        """Return an evolution with its trials and its result."""
+        from organs.registry.evolving.overview import evolution_of
+
+        with self.catalog.reading() as session:
+            return evolution_of(session, evolution)
+
+    def evolutions(self, *, limit: int = 50, after: str | None = None) -> EvolutionPage:
+        """Return a page of evolutions, newest first."""
+        from organs.registry.catalog.queries.evolutions import newest_evolutions
+
+        with self.catalog.reading() as session:
+            return newest_evolutions(session, limit, after)
+
+    def trial_recipe(self, evolution: int, trial: int | None = None) -> Recipe:
+        """Return the recipe of a trial, by default of the best one."""
+        from organs.registry.evolving.search import standing_of
+
+        with self.catalog.reading() as session:
+            return standing_of(session, evolution).recipe(trial)
 
     def sizes(self, model: str) -> SizeCurve:
         """Return the measured sizes of a model: how far each file is from the source, the smallest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,8 +27,9 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.fleet import claim_unit, finish_unit, postpone_unit
 from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, keeping, put_back, renew, write_end
 from organs.registry.digest import Digest
-from organs.registry.entities.job import MeasureJobResult, ModelRequest, ValidationJobResult
+from organs.registry.entities.job import MeasureJobResult, ModelRequest, ValidationJobResult, ValidationRequest
 from organs.registry.errors import OUTAGES, BadReply, Busy, NoSuchRun, OrganError, TooMany, Unreachable
+from organs.registry.evolving.search import Evolver, work_until_done
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.quantizing.search import measure_band
@@ -191,6 +193,7 @@ def _measure(registry: LocalRegistry, name: str, report: Report, _hub: Hub | Non
 
 def _validate(registry: LocalRegistry, name: str, report: Report, _hub: Hub | None) -> Result:
     arguments = VALIDATE.settled(registry, {"chimera": name}, LOCAL)
+    assert isinstance(arguments, ValidationRequest)
     done = VALIDATE.run(registry, arguments, lambda _share, _step: report(), LOCAL)
     assert isinstance(done, ValidationJobResult)
     return {"model": done.model, "verdict": done.verdict, "reason": done.reason[:REASON_MAX]}, _size(registry, name)
@@ -201,6 +204,17 @@ def _sensitivity(registry: LocalRegistry, text: str, report: Report, _hub: Hub |
     runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     count = measure_band(registry.catalog, registry.blobs, name, band, runtime, lambda _share, _step: report())
     return {"model": name, "band": band, "measured": count}, _size(registry, name)
+
+
+def _evolve(registry: LocalRegistry, source: str, report: Report, _hub: Hub | None) -> Result:
+    evolution, _, slot = source.partition(" ")
+    runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
+    name = f"{socket.gethostname()[:64]}-{slot}"
+    with Evolver(
+        *(registry.catalog, registry.blobs, int(evolution), runtime, name), lambda _share, _step: report()
+    ) as evolver:
+        work_until_done(evolver, time.sleep)
+    return {"evolution": int(evolution)}, None
 
 
 def _size(registry: LocalRegistry, name: str) -> int:
@@ -214,5 +228,6 @@ WORK: Mapping[str, Work] = {
     "repack": _repack,
     "validate": _validate,
     "sensitivity": _sensitivity,
+    "evolve": _evolve,
 }
 """The function of each kind of work. All can be repeated: what is done already is found and not done again."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from msgspec import to_builtins
@@ -24,6 +25,7 @@ from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.blobs import blobs_by_digest, oldest_living_ingest
 from organs.registry.catalog.queries.chimeras import stored_quick_look
+from organs.registry.catalog.queries.evolutions import evolution_summary
 from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, last_end
 from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import check_model_name, model_by_name, model_by_text
@@ -36,11 +38,18 @@ from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import read_recipe, recipe_file
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, digest_of
 from organs.registry.documents import BadDocument, convert
 from organs.registry.entities.base import Entity, RequestBody, encode
 from organs.registry.entities.job import (
+    EVOLUTION_MINUTES_MAX,
+    EVOLUTION_TEXT_MAX_BYTES,
+    EVOLUTION_TRIALS_MAX,
     ChimeraJobResult,
+    EvolutionArguments,
+    EvolutionJobResult,
+    EvolutionRequest,
+    EvolutionText,
     ExtractionJobResult,
     GraftRequest,
     MeasuredDifference,
@@ -62,6 +71,8 @@ from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, MissingBlob, QueueFull, TooMany
+from organs.registry.evolving.search import checked_evolution, chosen_texts, evolve, standing_of
+from organs.registry.evolving.space import MINUTES, SearchSpace, read_space, space_of_values
 from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
@@ -79,15 +90,16 @@ from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import LookBudget
 from organs.registry.validation.run import compared_with, look_at_chimera, run_chimera
 from organs.registry.validation.texts import KINDS as TEXT_KINDS
-from organs.registry.validation.texts import built_in_texts
+from organs.registry.validation.texts import ScoredText, built_in_texts
 
 WORK, VALIDATION, INTAKE, UPKEEP, PROMPTS = "work", "validate", "intake", "upkeep", "prompts"
-LANES = (WORK, VALIDATION, INTAKE, UPKEEP, PROMPTS)
+EVOLUTION = "evolve"
+LANES = (WORK, VALIDATION, EVOLUTION, INTAKE, UPKEEP, PROMPTS)
 """A runner runs one job of each lane at a time. The prompts have a queue of their own (`ingest.answering`), so that no
 prompt waits for a validation."""
-ALONE = (VALIDATION, UPKEEP)
+ALONE = (VALIDATION, EVOLUTION, UPKEEP)
 """Lanes in which all runners of a registry together run one job at a time: a validation can fill a machine's memory,
-and two repacks would do the same work."""
+an evolution takes hours, and two repacks would do the same work."""
 
 A = TypeVar("A", bound=Entity)
 
@@ -105,15 +117,18 @@ class JobKind(Generic[A]):
     """Do the job for the contributor whose name comes last, and return its result. The name of a model under `model`,
     or names under `models`, and the digest of an organ under `organ`, or digests under `organs`, become links. Raises
     OrganError if it fails. It must call its third argument about every second: only these calls can cancel the job."""
-    settle: Callable[[LocalRegistry, Any, str], A] | None = None
+    settle: Callable[[LocalRegistry, Any, str], A | Callable[[Session], A]] | None = None
     """Check a request against the registry before the job is queued, for the contributor of that name, and return the
-    arguments. Raises OrganError for models that do not exist, and for requests that the contributor is not allowed to
+    arguments; or a function that returns them and writes what the job works on, in the transaction that queues it.
+    Raises OrganError for models that do not exist, and for requests that the contributor is not allowed to
     make. It must be quick, and must read only the catalog and headers. None if the request is the arguments."""
     request: type[Entity] | type[dict[str, object]] | None = None
     """The class of requests, by default that of the arguments; a dictionary is read by `settle`."""
 
-    def settled(self, registry: LocalRegistry, inputs: Entity | Mapping[str, object], contributor: str) -> A:
-        """Return the arguments of a job for a request, or for JSON from outside. Raises BadInput, and as `settle`."""
+    def settled(
+        self, registry: LocalRegistry, inputs: Entity | Mapping[str, object], contributor: str
+    ) -> A | Callable[[Session], A]:
+        """Return what `settle` does for a request, or for JSON from outside. Raises BadInput, and as `settle`."""
         wanted = self.request or self.arguments
         request: Any = inputs
         if isinstance(inputs, Entity):
@@ -358,6 +373,110 @@ QUANTIZE = JobKind("quantize", VALIDATION, QuantizationRequest, _quantize, _sett
 put back continues."""
 
 
+def _settle_evolution(
+    registry: LocalRegistry, request: EvolutionRequest, contributor: str
+) -> Callable[[Session], EvolutionArguments]:
+    runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)  # raises NoRuntime
+    match request.space, request.space_text:
+        case None, str(text):
+            space = read_space(text)
+        case dict(values), None:
+            space = space_of_values(values)
+        case _:
+            raise BadInput("give either space, an object, or space_text, YAML")
+    _check_length(space)
+    if space.minutes is None and space.trials is not None:
+        space = replace(space, minutes=EVOLUTION_MINUTES_MAX)
+    space = replace(space, trials=space.trials or EVOLUTION_TRIALS_MAX, minutes=space.minutes or MINUTES)
+    new = checked_evolution(
+        registry.catalog,
+        registry.blobs,
+        *_evolution_texts(space, request.texts),
+        runtime,
+        contributor,
+        Budget(PLAN_COST_MAX),
+        PLAN_SECONDS,
+    )
+    return lambda session: EvolutionArguments(evolution=new.add(session))
+
+
+def _check_length(space: SearchSpace) -> None:
+    minutes, trials = space.minutes or 0.0, space.trials or 0
+    if minutes > EVOLUTION_MINUTES_MAX or trials > EVOLUTION_TRIALS_MAX:
+        raise BadInput(
+            f"a job does an evolution of at most {EVOLUTION_MINUTES_MAX:g} minutes and {EVOLUTION_TRIALS_MAX:,} "
+            "trials; organ evolve on the registry's machine does longer ones"
+        )
+
+
+def _evolution_texts(space: SearchSpace, texts: Sequence[EvolutionText]) -> tuple[SearchSpace, Sequence[ScoredText]]:
+    """Return the space and its texts: those of the request, and built-in ones by their names; no file is read."""
+    if not texts:
+        unknown = [name for name in space.texts if name not in TEXT_KINDS]
+        if unknown:
+            raise BadInput(
+                f"texts: {unknown[0][:80]!r} is no built-in text; these are {', '.join(TEXT_KINDS)}. Send your own "
+                "texts with the request"
+            )
+        return chosen_texts(space, Path())
+    found: list[ScoredText] = []
+    for text in texts:
+        if text.content is None:
+            if text.name not in TEXT_KINDS:
+                raise BadInput(f"texts: {text.name!r} is no built-in text, and has no content")
+            found += built_in_texts((text.name,))
+            continue
+        data = text.content.encode()
+        if len(data) > EVOLUTION_TEXT_MAX_BYTES:
+            raise BadInput(f"texts: {text.name!r} has {len(data):,} bytes; {EVOLUTION_TEXT_MAX_BYTES:,} are allowed")
+        if not text.name.isprintable():
+            raise BadInput(f"texts: {text.name!r} holds characters that are no text")
+        found.append(ScoredText(text.name, text.content, digest_of(data)))
+    names = {text.name for text in found}
+    for name in (*space.texts, *(space.limits or {})):
+        if name not in names:
+            raise BadInput(f"texts: the request has no text {name[:80]!r}")
+    return space, found
+
+
+def _evolve(
+    registry: LocalRegistry, arguments: EvolutionArguments, report_progress: StepProgress, _contributor: str
+) -> EvolutionJobResult:
+    number = arguments.evolution
+    with registry.catalog.reading() as session:
+        owner = evolution_summary(session, number).contributor
+    evolve(
+        *(registry.catalog, registry.blobs, number),
+        LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
+        report_progress,
+        lambda size_bytes: _check_quota(registry, size_bytes, owner),
+    )
+    with registry.catalog.reading() as session:
+        summary = evolution_summary(session, number)
+    if summary.state == "failed":
+        raise BadInput(summary.note)
+    return EvolutionJobResult(evolution=number, model=summary.winner, address=f"/evolutions/{number}")
+
+
+EVOLVE = JobKind("evolve", EVOLUTION, EvolutionArguments, _evolve, _settle_evolution, EvolutionRequest)
+"""Takes `space`, an object, or `space_text`, YAML, and `texts`; returns the evolution and the chimera that was made.
+The evolution begins with the job, in one transaction, so a job that is put back, or whose runner dies, continues it."""
+
+
+def continued_evolution(registry: LocalRegistry, evolution: int, contributor: str) -> int:
+    """Return the job that does an evolution, or queue one for the contributor.
+
+    The contributor must be allowed to see the evolution. Raises BadInput for an evolution that is too long for a job,
+    NoSuchEvolution, QueueFull, TooMany.
+    """
+    with registry.catalog.writing() as session:
+        for job in active_jobs(session, EVOLVE.name):
+            if job.arguments.get("evolution") == evolution:
+                return job.id
+        _check_length(standing_of(session, evolution).space)
+        return enqueue_job(session, EVOLVE.name, EvolutionArguments(evolution=evolution), contributor)
+
+
 TENSORS_MAX = 2000
 """Limit of tensors that the result lists; all are measured."""
 
@@ -526,6 +645,7 @@ KINDS: Mapping[str, JobKind[Any]] = {
         QUICK_LOOK,
         VALIDATE,
         QUANTIZE,
+        EVOLVE,
         MEASURE,
         EXTRACT,
         REPORT,

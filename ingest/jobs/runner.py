@@ -86,8 +86,9 @@ def add_job(
     """
     if kind not in kinds:
         raise BadInput(f"unknown kind of job {kind[:80]!r}; use one of {', '.join(kinds)}")
-    arguments = kinds[kind].settled(registry, inputs, contributor)
+    settled = kinds[kind].settled(registry, inputs, contributor)
     with registry.catalog.writing() as session:
+        arguments = settled(session) if callable(settled) else settled
         return enqueue_job(session, kind, arguments, contributor)
 
 

@@ -1,8 +1,8 @@
 """The tables with their constraints, in types that SQLite and PostgreSQL both store exactly.
 
 The order is: common types; blobs and organs; models; facets, words and totals for searches; lineage and events;
-chimeras; accounts; submissions; jobs; fleets. A table that has an entity of the same name is called after its rows:
-`ModelRow`. `entity_of` in `rows` makes entities of rows.
+chimeras; accounts; submissions; jobs; fleets; evolutions. A table that has an entity of the same name is called after
+its rows: `ModelRow`. `entity_of` in `rows` makes entities of rows.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from organs.registry.catalog.vocabulary import (
     BLOB_STATES,
     CONTRIBUTOR_STATES,
     EVIDENCE,
+    EVOLUTION_STATES,
     FLEET_UNIT_STATES,
     FLEET_WORK,
     INGEST_STATES,
@@ -59,6 +60,8 @@ from organs.registry.catalog.vocabulary import (
     SUBMISSION_STATES,
     TEXT_MAX,
     TOWERS,
+    TRIAL_ROLES,
+    TRIAL_STATES,
     UPLOAD_KINDS,
     UPLOAD_STATES,
     VERDICTS,
@@ -1229,3 +1232,54 @@ class FleetUnit(WorkColumns, Base):
     """The versions of the program and of its codecs in that process."""
     size_bytes: Mapped[int | None]
     """The bytes of the files of the unit; null if they are not known yet."""
+
+
+class EvolutionRow(Base):
+    """A search for the best chimera of a base. Its trials are in TrialRow."""
+
+    __tablename__ = "evolutions"
+
+    id: Mapped[Id]
+    contributor_id: Mapped[ContributorId] = mapped_column(index=True)
+    base_model_id: Mapped[ModelId] = mapped_column(index=True)
+    state: Mapped[str] = one_of(EVOLUTION_STATES)
+    note: Mapped[str] = string(TEXT_MAX)
+    """Why it failed or has no winner, in one sentence."""
+    space: Mapped[str]
+    """JSON of `registry.evolving.space`: what is searched, with the full names of all models."""
+    texts: Mapped[str] = mapped_column(deferred=True)
+    """JSON: the texts, each in a part for the search and one for the result; loaded only on access."""
+    blocks: Mapped[int] = mapped_column(Integer)
+    """Of the base."""
+    runtime: Mapped[str] = string(256)
+    winner_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    """The chimera that was made of the best trial."""
+    verdict: Mapped[str | None] = mapped_column(deferred=True)
+    """JSON of the entity VerdictReport: the winner on parts of the texts that no trial used."""
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class TrialRow(WorkColumns, Base):
+    """A trial of an evolution: one chimera that is written, measured and removed. `result` has what was measured."""
+
+    __tablename__ = "evolution_trials"
+    __table_args__ = (
+        CheckConstraint("attempts >= 0 AND deaths >= 0", name="counts_positive"),
+        Index("ix_evolution_trials_state", "evolution_id", "state", "number"),
+        Index("ix_evolution_trials_plan", "evolution_id", "plan"),
+    )
+
+    evolution_id: Mapped[int] = mapped_column(ForeignKey("evolutions.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """From 1, in the order in which they were begun."""
+    role: Mapped[str] = one_of(TRIAL_ROLES)
+    of_number: Mapped[int | None] = mapped_column(Integer)
+    """The trial that is measured again, or whose part is left out; null for others."""
+    choices: Mapped[str]
+    """JSON object: the value of each parameter of the space."""
+    plan: Mapped[str | None] = string(64)
+    """The digest of its plan: trials with the same one are the same model."""
+    state: Mapped[str] = one_of(TRIAL_STATES)
+    worker: Mapped[str | None] = string(96)
+    """The name of the process that claimed it last."""

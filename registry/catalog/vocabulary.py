@@ -78,10 +78,15 @@ SUBMISSION_STATES = ("checking", "ready", "publishing", "quarantined", "publishe
 on it. The last three states are final."""
 JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
 ANSWER_STATES = ("queued", "running", "finished", "failed")
-FLEET_WORK = ("ingest", "measure", "repack", "validate", "sensitivity")
+FLEET_WORK = ("ingest", "measure", "repack", "validate", "sensitivity", "evolve")
 """The kinds of work in the plan of a fleet."""
 FLEET_UNIT_STATES = ("queued", "running", "done", "failed", "set_aside")
 """`set_aside`: its worker died several times. `retry` queues failed units, and those that were set aside, again."""
+EVOLUTION_STATES = ("running", "finished", "failed")
+TRIAL_STATES = ("queued", "running", "done", "failed", "set_aside")
+TRIAL_ROLES = ("start", "proposed", "check", "without")
+"""`start`: donors as they are, and their mean; `proposed` by the sampler; `check`: a good trial again, on further
+windows; `without`: the best trial without one of its parts."""
 MATRIX_DTYPES_REFUSED = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
 """llama.cpp crashes with a matrix of one of these types, or refuses the file (Q8_1)."""
 VECTOR_DTYPES = frozenset({"F32"})

@@ -1,4 +1,6 @@
-"""The queue under jobs, answers to prompts and units of fleets; claims are kept alive by leases that a thread renews.
+"""The queue under jobs, answers to prompts, units of fleets and trials of evolutions.
+
+Claims are kept alive by leases that a thread renews.
 
 A process holds a row of work under a random text, its `holder`, until it ends the work:
 
@@ -29,7 +31,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.rows import insert_missing
-from organs.registry.catalog.tables import AnswerRow, FleetUnit, Ingest, JobRow, NamedLease, WorkColumns
+from organs.registry.catalog.tables import AnswerRow, FleetUnit, Ingest, JobRow, NamedLease, TrialRow, WorkColumns
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.errors import Busy, OrganError
 
@@ -88,6 +90,14 @@ ANSWERS = Queue(
     deaths_max=2,
     abandoned="failed",
     abandoned_note="its runner died twice",
+)
+TRIALS = Queue(
+    table=TrialRow,
+    done="done",
+    died="its process died; another one will do it",
+    deaths_max=3,
+    abandoned="set_aside",
+    abandoned_note="its process died 3 times",
 )
 
 

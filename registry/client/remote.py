@@ -7,7 +7,7 @@ registry.search("type:organ sort:-theta")
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, is_digest, parse_prefix
-from organs.registry.endpoints import about, answers, chimeras, downloads, jobs, models, organs, queries
+from organs.registry.endpoints import about, answers, chimeras, downloads, evolutions, jobs, models, organs, queries
 from organs.registry.entities.chat import ModelReply, PromptRequest
 from organs.registry.entities.chimera import AssemblyRequest, Chimera
 from organs.registry.entities.finding import BESIDE_FILE_CODES
@@ -41,7 +41,7 @@ from organs.registry.entities.published import LICENSE_MAX, ModelVersions
 from organs.registry.entities.query import ANYTHING, SUGGESTIONS_DEFAULT, SavedQueryRequest
 from organs.registry.entities.server import Figures
 from organs.registry.entities.validation import QuickLookRequest
-from organs.registry.errors import BadReply, BadSetting, NotAssemblable, Unreachable
+from organs.registry.errors import BadInput, BadReply, BadSetting, NotAssemblable, Unreachable
 from organs.registry.interface import VERSIONS_DEFAULT, TextProgress, job_steps
 from organs.registry.names import ModelName, check_query_name, parse_model_name
 from organs.registry.output_files import SourceModel
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.evolution import Evolution, EvolutionPage
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.query import SavedQueries, SavedQuery, Suggestions
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
+    from organs.registry.evolving.space import SearchSpace
     from organs.registry.models import RegisteredModel
     from organs.registry.output_files import OutputFiles
     from organs.registry.validation.comparison import ValidationBudget
@@ -335,6 +337,56 @@ class RemoteRegistry:
         resolved = changed(request, model=str(self.resolved(request.model)))
         job = chimeras.quantize(self.connection, resolved)
         return job_result(self.connection, SizedModel, job, job_steps(progress))
+
+    def begin_evolution(
+        self, space: SearchSpace | Mapping[str, object], *, texts: Sequence[ScoredText] | None = None
+    ) -> int:
+        """Begin an evolution on the server; return its number. Texts are read here and sent, built-in ones by name."""
+        from organs.registry.client.evolutions import evolution_of_job, evolution_request
+
+        return evolution_of_job(evolutions.evolve(self.connection, evolution_request(space, texts)))
+
+    def evolve(
+        self,
+        space: SearchSpace | Mapping[str, object],
+        *,
+        texts: Sequence[ScoredText] | None = None,
+        progress: TextProgress | None = None,
+    ) -> Evolution:
+        """Search for the best chimera of a space on the server, in the own namespace, and return what was found."""
+        return self.continue_evolution(self.begin_evolution(space, texts=texts), progress=progress)
+
+    def continue_evolution(self, evolution: int, *, progress: TextProgress | None = None) -> Evolution:
+        """Wait until the server has done what is left of an evolution, and return it."""
+        from organs.registry.client.composition import job_result
+        from organs.registry.entities.job import EvolutionJobResult
+
+        found = self.evolution(evolution)
+        if found.is_over:
+            return found
+        job = evolutions.continue_evolution(self.connection, evolution)
+        job_result(self.connection, EvolutionJobResult, job, job_steps(progress))
+        return self.evolution(evolution)
+
+    def evolution(self, evolution: int) -> Evolution:
+        """Return an evolution with its trials and its result."""
+        return evolutions.evolution(self.connection, evolution)
+
+    def evolutions(self, *, limit: int = 50, after: str | None = None) -> EvolutionPage:
+        """Return a page of evolutions, newest first; raises NotFound without an account."""
+        check_limit(limit)
+        return evolutions.evolutions(self.connection, limit, after)
+
+    def trial_recipe(self, evolution: int, trial: int | None = None) -> Recipe:
+        """Return the recipe of a trial, by default of the best one."""
+        from organs.registry.compose.recipe import recipe_of
+
+        if trial is not None:
+            return recipe_of(evolutions.trial_recipe(self.connection, evolution, trial))
+        recipe = self.evolution(evolution).recipe
+        if recipe is None:
+            raise BadInput("no trial holds the limits yet")
+        return recipe_of(recipe)
 
     def sizes(self, model: str) -> SizeCurve:
         """Return the measured sizes of a model: how far each file is from the source, the smallest first."""

@@ -2,7 +2,7 @@
 
 - `declaration`: how an endpoint is declared and called
 - `parameters`: types of parameters that several endpoints have
-- `about`, `organs`, `models`, `chimeras`, `reports`, `uploads`, `submissions`, `accounts`, `administration`, `jobs`,
-  `downloads`: the endpoints by subject
+- `about`, `organs`, `models`, `chimeras`, `evolutions`, `reports`, `uploads`, `submissions`, `accounts`,
+  `administration`, `jobs`, `downloads`: the endpoints by subject
 - `table`: all of them
 """

@@ -12,6 +12,7 @@ from organs.registry.endpoints import (
     answers,
     chimeras,
     downloads,
+    evolutions,
     jobs,
     models,
     organs,
@@ -23,7 +24,8 @@ from organs.registry.endpoints import (
 from organs.registry.endpoints.declaration import Endpoint, Group
 
 _OF_API = (
-    *(about, organs, models, queries, chimeras, reports, uploads, submissions, accounts, administration, jobs, answers),
+    *(about, organs, models, queries, chimeras, evolutions, reports),
+    *(uploads, submissions, accounts, administration, jobs, answers),
 )
 GROUPS: tuple[Group, ...] = (*(module.GROUP for module in _OF_API), downloads.GROUP)
 """All groups, in the order of the reference."""

@@ -148,6 +148,51 @@ class ReportRequest(RequestBody):
     limit: Annotated[int, Meta(ge=1, le=1000, description="The most rows of a list.")] | None = None
 
 
+EVOLUTION_TEXTS_MAX = 16
+EVOLUTION_TEXT_MAX_BYTES = 256 * 1024
+"""The most bytes of one text of a request for an evolution, in UTF-8."""
+EVOLUTION_REQUEST_MAX_BYTES = 1024 * 1024
+"""The most bytes of such a request."""
+EVOLUTION_MINUTES_MAX, EVOLUTION_TRIALS_MAX = 240.0, 2000
+"""Of an evolution that a job does."""
+
+
+class EvolutionText(RequestBody):
+    """A text on which chimeras are measured."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=80, description="The name under which the space names it.")]
+    content: Annotated[Text, Meta(description="At most 256 KiB. Null for the built-in text of this name.")] | None = (
+        None
+    )
+
+
+class EvolutionRequest(RequestBody):
+    """An evolution to begin: give either `space`, an object, or `space_text`, YAML."""
+
+    space: (
+        Annotated[
+            Details,
+            Meta(description="What is searched: `base`, `donors`, `texts`, `limits`, `minutes` (at most 240) …"),
+        ]
+        | None
+    ) = None
+    space_text: Annotated[Text, Meta(description="The same as YAML.")] | None = None
+    texts: Annotated[
+        tuple[EvolutionText, ...],
+        Meta(
+            max_length=EVOLUTION_TEXTS_MAX,
+            description="All texts, if some are your own. Without it, the names in the space are those of built-in "
+            "texts.",
+        ),
+    ] = ()
+
+
+class EvolutionArguments(Entity):
+    """The arguments of the job `evolve`: the evolution that it does, from its beginning or from where it stands."""
+
+    evolution: Annotated[Count, Meta(description="The number of the evolution.")]
+
+
 class RecipeArguments(Entity, omit_defaults=True):
     """The arguments of the jobs `compose`, `graft` and `purify`: a recipe, and the digest of its plan."""
 
@@ -179,6 +224,14 @@ class QuantizationJobResult(SizedModel):
     """The result of the job `quantize`."""
 
     models: Annotated[Texts, Meta(description="The model that was made, and its source.")]
+
+
+class EvolutionJobResult(Entity):
+    """The result of the job `evolve`."""
+
+    evolution: Count
+    model: Annotated[ModelText, Meta(description="The chimera that was made; null if no trial is good enough.")] | None
+    address: Annotated[Text, Meta(description="The page of the evolution.")]
 
 
 class ReportJobResult(Entity, omit_defaults=True):
