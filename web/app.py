@@ -46,7 +46,8 @@ def page_head() -> dict[str, object]:
             with suppress(OrganError):
                 user = identity()
         links = [("pages.storage", "Storage")] if user.is_local or user.may(ADMIN) else []
-        links += [("pages.jobs", "Jobs")] if writes and (user.may(UPLOAD) or user.may(ADMIN)) else []
+        if writes and (user.may(UPLOAD) or user.may(ADMIN)):
+            links += [("pages.evolutions", "Evolutions"), ("pages.jobs", "Jobs")]
         links += [(endpoint, label) for scope, endpoint, label in SCOPED_LINKS if writes and user.may(scope)]
         g.head = {
             "name": user.name,

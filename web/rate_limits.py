@@ -302,7 +302,7 @@ WITHOUT_TURN = frozenset(
         *("pages.reports", "pages.reports_markdown"),
         *("pages.report", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
         *("api.report", "api.report_section"),
-        *("api.receive_chunk", "api.finish_upload", "api.submit_model"),
+        *("api.receive_chunk", "api.finish_upload", "api.submit_model", "api.evolve"),
     }
 )
 """Endpoints of these blueprints that take no turn before their view runs. A report is computed once for all requests

@@ -4,6 +4,7 @@ organs       organs: search, counts, look-ups by digest
 models       models: search, files, comparison, lineage, editing
 queries      suggestions while a query is typed, and saved queries
 chimeras     chimeras: list, get, compose, graft, purify, validate
+evolutions   evolutions: begin, continue, list, get, the recipe of a trial
 plans        plans of recipes, and compatibility of models
 reports      reports on the registry and on models
 uploads      uploads: look-ups of known pieces, and upload sessions in chunks
@@ -22,6 +23,7 @@ from organs.web.api import (  # noqa: F401  # each adds its routes
     answers,
     chimeras,
     document,
+    evolutions,
     jobs,
     models,
     organs,

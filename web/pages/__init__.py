@@ -6,6 +6,7 @@ model      one model: its card with commands that use it, its anatomy, lineage a
 sizes      the sizes of a model on its page: curve, memory, and a form for more
 try_it     trying a model: the form for a prompt, and the page of its answer
 chimeras   the list of chimeras as a gallery; a chimera on the page of its model: donors, verdict, findings, recipe
+evolutions  the list of evolutions with a form, an evolution with its trials and charts, a trial
 leaderboard  the validated chimeras by their gains
 compare    two models side by side
 compose    composing: the choice of a base, forms that change a recipe, models that fit a base
@@ -37,6 +38,7 @@ from organs.web.pages import (  # noqa: F401  # each adds its routes
     compare,
     compose,
     documentation,
+    evolutions,
     home,
     jobs,
     leaderboard,

@@ -33,6 +33,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Combine": {
         "chimeras": "Make a chimera, measure it, and find the donors that helped.",
         "recipes": "The file that describes a chimera.",
+        "evolve": "Let the registry search for the best chimera of a model.",
         "quantize": "The best file of a size, and how much worse it is.",
         "prediction": "What the weights say before a run, and what a look of some seconds measures.",
         "relatives": "Which models share weights, and which was made from which.",

@@ -40,7 +40,7 @@ from organs.web.responses import model_address, organ_address, plain_page, regis
 
 VALIDATE, QUICK_LOOK = "validate", "quick-look"
 """The kinds of jobs that run a chimera."""
-QUANTIZE = "quantize"
+QUANTIZE, EVOLVE = "quantize", "evolve"
 TWICE_FIELD = "twice"
 """The field of the form for a size that accepts that weights are rounded twice."""
 LINKS_MAX = 100
@@ -88,6 +88,8 @@ def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
         facts = [*(JobFact(label, text) for label, text in stated.items() if text), *chimera]
     elif kind == QUANTIZE:
         facts = _size_facts(result)
+    elif kind == EVOLVE:
+        facts = [*chimera] if is_name else [JobFact("chimera", "none: no trial was good enough")]
     elif kind == QUICK_LOOK:
         facts = [*chimera, JobFact("measured", _text(result, "sentence"))]
     elif lock:
@@ -210,6 +212,9 @@ def subject_of(job: Job) -> JobFact | None:
     recipe = job.arguments.get("recipe")
     if isinstance(recipe, dict) and _is_name(name := _text(recipe, "base")):
         return JobFact("base", name, model_address(name))
+    evolution = _number(job.arguments, "evolution")
+    if evolution is not None:
+        return JobFact("see", f"evolution {evolution}", url_for("pages.evolution", evolution=evolution))
     submission = _text(job.arguments, "submission")
     if submission.isascii() and submission.isalnum():
         return JobFact("submission", submission, url_for("pages.submission", submission=submission))
@@ -251,8 +256,12 @@ def job(job: str) -> WebPage | Response:
 
 @writing_form("/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
-    """Cancel a job, and show it again."""
-    return url_for("pages.job", job=api.cancel(parsed_number(job, "job")).id)
+    """Cancel a job, and show it again, or the evolution that it did."""
+    cancelled = api.cancel(parsed_number(job, "job"))
+    evolution = _number(cancelled.arguments, "evolution")
+    if evolution is not None:
+        return url_for("pages.evolution", evolution=evolution)
+    return url_for("pages.job", job=cancelled.id)
 
 
 def _usual_seconds(session: Session, job: Job) -> float | None:

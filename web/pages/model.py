@@ -18,6 +18,7 @@ from organs.registry.anatomy import Slot
 from organs.registry.card_text import image_names
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.card_images import card_images
+from organs.registry.catalog.queries.evolutions import evolution_of_winner
 from organs.registry.catalog.queries.model_lists import descendants_page, published_model, versions
 from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.organs import organs_of_model
@@ -51,7 +52,15 @@ from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, pa
 from organs.web.pages.sizes import WrongSizeForm, is_rounded_twice, queue_size, sizes_shown
 from organs.web.pages.try_it import try_context
 from organs.web.params import addressed_model, requested_choice
-from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
+from organs.web.permissions import (
+    log_in_first,
+    may_edit,
+    may_see_jobs,
+    may_see_storage,
+    may_yank,
+    model_to_edit,
+    whose_jobs,
+)
 from organs.web.responses import conditional, model_address, plain_page, registry, searching, with_parameters
 from organs.web.security import BODY_MAX_BYTES
 
@@ -137,6 +146,8 @@ def _model_page(namespace: str, name: str, wrong: Mapping[str, str] | None = Non
         by = requested if requested in readings else readings[0]
         changes = changes_against(session, row, compared_with) if by == "change" and compared_with else {}
         jobs = active_validations(session, row.full_name) if chimera else ()
+        may_see = chimera is not None and may_see_jobs()
+        evolution_number = evolution_of_winner(session, row.id, whose_jobs()) if may_see else None
         is_image = page.kind == "adapter" and has_image(session, row)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
         sizes = sizes_shown(session, row, page, wrong)
@@ -165,6 +176,7 @@ def _model_page(namespace: str, name: str, wrong: Mapping[str, str] | None = Non
             ],
             "grid": anatomy(organs, by, changes, donor_marks(chimera), former_blocks(chimera)),
             **chimera_context(chimera, jobs),
+            "evolution_number": evolution_number,
             **sizes,
             **tried,
             **_card(page, organs, is_newest=newest == page.name, is_image=is_image),
