@@ -105,6 +105,7 @@ crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: 
 kill: $(BIN)/pytest  ## more than a thousand kills at random moments: half an hour
 	$(BIN)/python -m tests.faults.hostile kills --kills 1000
 	$(BIN)/python -m tests.faults.hostile kills --families --kills 300
+	$(BIN)/python -m tests.faults.hostile evolve-kills
 
 room-for-one: $(BIN)/pytest  ## 8 shards of 300 MB on a disk with room for one, ingested with ten kills: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[validate]'

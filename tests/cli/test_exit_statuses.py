@@ -150,6 +150,14 @@ WRONG_USAGE = {
     "token create ada --days 5 --forever": "exclude each other",
     "token create ada --scope delete": "delete",
     "token revoke ../../admin": "letters and digits",
+    "evolve": "give a SPACE.yaml, or --base MODEL",
+    "evolve 5 --trials 3": "keeps its space",
+    "evolve --base base --limit chat": "write a text and a number of percent, such as chat=5",
+    "evolve --base base --workers 0": "",
+    "evolutions --remove": "give the number of an evolution",
+    "evolutions 1 --recipe --space": "give one of",
+    "evolutions 1 --trial 2": "--trial is for --recipe",
+    "evolutions 0": "",
 }
 FAILED = {
     # words: the exit status, and the sentence
@@ -224,6 +232,24 @@ FAILED = {
     "token revoke aaaaaaaaa": (3, "aaaaaaaaa"),
     "migrate-store --to-blobs ftp://host/blobs": (1, "set it to the path of a folder, or to a bucket"),
     "repack nothing-of-this-name": (3, "nothing-of-this-name"),
+    "evolve missing.yaml": (1, "No such file"),
+    "evolve folder": (1, "not a regular file"),
+    "evolve /dev/zero": (1, "not a regular file"),
+    "evolve junk.gguf": (1, "not UTF-8"),
+    "evolve recipe.yaml": (1, "recipe.yaml: grafts[0].from: unknown key; did you mean models?"),
+    "evolve escape.yaml": (1, "no text has this name"),
+    "evolve 99": (3, "there is no evolution 99"),
+    f"evolve {'9' * 30}": (3, "there is no evolution 999"),
+    "evolve --base nobody": (3, "no model is registered as local/nobody"),
+    "evolve --base base --donors stranger": (5, "To make it all the same, accept unrelated-lineage"),
+    "evolve --base base --donors tuned --text missing.txt": (1, "missing.txt: No such file"),
+    "evolve --base base --donors tuned --text /dev/zero": (1, "neither a file nor a folder"),
+    "evolve --base base --donors tuned --text junk.gguf": (1, "not UTF-8"),
+    "evolve --base base --donors tuned --limit python=nan": (1, "limits.python"),
+    "evolve --base base --donors tuned --minutes nan": (1, "minutes"),
+    "evolve --base base --donors tuned --text python": (1, "the base does not run"),
+    "evolutions 99": (3, "there is no evolution 99"),
+    "evolutions 99 --remove": (3, "there is no evolution 99"),
 }
 
 
@@ -238,6 +264,7 @@ def place(family: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "junk.gguf").write_bytes(bytes(range(256)))
     (folder / "cut.gguf").write_bytes((folder / "base.gguf").read_bytes()[:500])
     (folder / "recipe.yaml").write_text("base: base\ngrafts: [{from: tuned, type: organ}]\n")
+    (folder / "escape.yaml").write_text('{"base": "base", "donors": "tuned", "limits": {"\\u001b[31m": 5}}')
     (folder / "plan.toml").write_text('name = "zoo"\n[[work]]\ndo = "ingest"\nfrom = ["base.gguf"]\n')
     return folder
 
@@ -272,5 +299,6 @@ def test_a_failure_is_one_sentence_and_writes_nothing(words: str, organ: OrganCo
     first, *hints = ended.err.splitlines()
     assert first.startswith(("organ: ", "refuse "))
     assert sentence in first
+    assert "\x1b" not in ended.err
     assert len(hints) <= 1
     assert contents(place) == before

@@ -13,6 +13,7 @@ from organs.registry.local import LocalRegistry
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.parents import write_parents
 from tests.client.served_registry import ServedRegistry, serve_registry
+from tests.evolutions import add_evolution
 from tests.gains import add_gains
 from tests.related_models import parent_entries, related_tensors
 from tests.small_models import block_metadata, file_bytes, ingest_file
@@ -55,6 +56,7 @@ def prepared(served: ServedRegistry, tmp_path_factory: pytest.TempPathFactory) -
     ingest_file(registry, folder / "some.gguf", "local/some-organs")
     registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/second").plan().register()
     add_gains(registry, "local/first", {"python": 5.0, "narrative": -3.0})
+    add_evolution(registry, "local/base", ["local/tuned"], winner="local/first")
     with RemoteRegistry(served.url) as remote:
         remote.compose(registry.model("first").recipe or "").plan().register()  # as a job, which stays in the list
     return served
@@ -62,14 +64,21 @@ def prepared(served: ServedRegistry, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def known(prepared: ServedRegistry) -> dict[str, str]:
-    """What questions name: an organ, a file, a lock, the place of a page, a job."""
+    """What questions name: an organ, a file, a lock, the place of a page, a job, an evolution."""
     registry = prepared.registry
     first, cursor = registry.model("first"), registry.search("type:organ", limit=3).next
     assert first.lock_id is not None
     assert cursor is not None
     job = registry.jobs(limit=1).items[0].id
     organ = next(organ.digest for organ in registry.organs_of("base") if organ.slot == "ffn_up")
-    return {"organ": organ, "file": first.digest, "lock": first.lock_id, "cursor": cursor, "job": str(job)}
+    return {
+        "organ": organ,
+        "file": first.digest,
+        "lock": first.lock_id,
+        "cursor": cursor,
+        "job": str(job),
+        "evolution": "1",
+    }
 
 
 @pytest.fixture

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from organs.registry.errors import BadDigest, BadInput, BadName, BadQuery, NoSuchJob, NotFound, OrganError
+from organs.registry.errors import (
+    BadDigest,
+    BadInput,
+    BadName,
+    BadQuery,
+    NoSuchEvolution,
+    NoSuchJob,
+    NotFound,
+    OrganError,
+)
 from organs.registry.interface import Registry
 
 
@@ -14,7 +24,8 @@ from organs.registry.interface import Registry
 class Question:
     """A call of a method of `Registry`, the request and the command that ask the same.
 
-    The texts may name what only the registry knows: `{organ}`, `{file}`, `{lock}` (digests), `{cursor}`, `{job}`.
+    The texts may name what only the registry knows: `{organ}`, `{file}`, `{lock}` (digests), `{cursor}`, `{job}`,
+    `{evolution}`.
     """
 
     method: str
@@ -29,7 +40,7 @@ class Question:
     def ask(self, registry: Registry, known: Mapping[str, str]) -> Any:
         """Call the method."""
         texts = [text.format(**known) for text in self.arguments]
-        arguments = map(int, texts) if "job" in self.method else texts
+        arguments = map(int, texts) if re.search("job|evolution(?!s)|trial", self.method) else texts
         options = {
             name: value.format(**known) if isinstance(value, str) else value for name, value in self.options.items()
         }
@@ -76,6 +87,8 @@ ANSWERED = (
     Q("chimera", ("{lock}",), {}, "/chimeras/{lock}"),
     Q("jobs", (), {"limit": 1000}, "/jobs?limit=1000", "jobs --limit 1000"),
     Q("job", ("{job}",), {}, "/jobs/{job}", "jobs {job}"),
+    Q("evolutions", (), {"limit": 2}, "/evolutions?limit=2", "evolutions --limit 2"),
+    Q("evolution", ("{evolution}",), {}, "/evolutions/{evolution}", "evolutions {evolution}"),
 )  # fmt: skip
 REFUSED = (
     Q("search", ("typ:organ",), {}, "/organs?q=typ:organ", "search typ:organ", BadQuery),
@@ -117,6 +130,11 @@ REFUSED = (
     Q("organ_files", ("0123456789",), {}, None, None, NotFound),
     Q("card", ("nobody",), {}, None, None, NotFound),
     Q("job", ("999999",), {}, "/jobs/999999", "jobs --show 999999", NoSuchJob),
+    Q("evolutions", (), {"limit": 0}, "/evolutions?limit=0", None, BadQuery),
+    Q("evolution", ("999999",), {}, "/evolutions/999999", "evolutions 999999", NoSuchEvolution),
+    Q("continue_evolution", ("999999",), {}, None, "evolve 999999", NoSuchEvolution),
+    Q("trial_recipe", ("{evolution}",), {"trial": 99}, None, None, BadInput),
+    Q("trial_recipe", ("999999",), {}, None, "evolutions 999999 --recipe", NoSuchEvolution),
     Q("cancel_job", ("999999",), {}, None, "jobs --cancel 999999", NoSuchJob),
 )  # fmt: skip
 """With a class of `registry.errors`, which has the status of an answer and of a command (tests/test_errors.py)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from organs.registry.digest import digest_of
 from organs.registry.entities.base import Entity, encode
 from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
+from organs.registry.evolving import search as evolving
 from organs.registry.output_files import OutputFiles
 from organs.registry.quantizing import search
 from organs.registry.validation import llama
@@ -37,6 +39,7 @@ from organs.registry.validation.texts import built_in_texts
 from tests.cli.in_process import CommandResult
 from tests.client.questions import ANSWERED, REFUSED, Question
 from tests.client.served_registry import ServedRegistry, working
+from tests.evolutions import LINES, evolve_without_runtime, text_of
 from tests.sizes import search_without_runtime
 
 MEMBERS = {
@@ -48,6 +51,7 @@ Known = dict[str, str]
 Step = Callable[[Registry, Known, Path], object]
 Command = Callable[..., CommandResult]
 Commands = tuple[Command, Command]
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class EvenRuntime:
@@ -259,6 +263,23 @@ def saved(registry: Registry, _known: Known, _folder: Path) -> object:
     return first.query, again.query
 
 
+def evolved(registry: Registry, known: Known, folder: Path) -> object:
+    """Begin with an own text, which is read here, and continue; what each registry numbers and dates is left out."""
+    (folder / "mine.txt").write_text(LINES)
+    steps: list[str] = []
+    space = {"base": "base", "donors": ["tuned"], "texts": [str(folder / "mine.txt"), "python"], "trials": 3}
+    number = registry.begin_evolution(space | {"minutes": 2})
+    found = [
+        registry.continue_evolution(number, progress=steps.append),
+        registry.evolve(space | {"minutes": 2, "seed": 1}, progress=steps.append),
+        registry.evolve({"base": "base", "donors": ["tuned"], "minutes": 2}, texts=[text_of("harbour")]),
+    ]
+    same = [msgspec.structs.replace(one, id=0, created_at=FIRST, finished_at=None) for one in found]
+    recipes = [registry.trial_recipe(int(known["evolution"]), trial) for trial in (None, 1)]
+    assert [one.texts for one in found] == [("mine", "python"), ("mine", "python"), ("harbour",)]
+    return same, bool(steps), recipes, registry.trial_recipe(number, 1), registry.continue_evolution(number).note
+
+
 STEPS: dict[str, Step] = {
     **dict.fromkeys(("saved_queries", "save_query", "delete_query"), saved),
     "model": models,
@@ -277,6 +298,7 @@ STEPS: dict[str, Step] = {
     "validate": validated,
     "quick_look": looked_at,
     "quantize": quantised,
+    **dict.fromkeys(("begin_evolution", "evolve", "continue_evolution", "trial_recipe"), evolved),
     "cancel_job": lambda registry, known, _: registry.cancel_job(int(known["job"])),
 }
 BY_OTHER_STEPS = {"location", "close", "__enter__", "__exit__"}
@@ -303,8 +325,10 @@ def test_a_step_gives_the_same_in_a_local_and_in_a_remote_registry(
     monkeypatch.setattr(kinds, "LlamaCpp", EvenRuntime)
     for module in (search, kinds):
         monkeypatch.setattr(module, "quantize", search_without_runtime)
+    for module in (evolving, kinds):
+        monkeypatch.setattr(module, "evolve", evolve_without_runtime)
     answers = []
-    with working(prepared.registry, kinds.VALIDATION):
+    with working(prepared.registry, kinds.VALIDATION, kinds.EVOLUTION):
         for place, registry in (("local", prepared.registry), ("remote", remote_registry)):
             (tmp_path / place).mkdir()
             answers.append(STEPS[name](registry, known, tmp_path / place))

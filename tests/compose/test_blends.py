@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from organs.registry.anatomy import place_of
 from organs.registry.compose import planner
 from organs.registry.compose.blend_steps import settings_at
+from organs.registry.compose.build import write_unregistered
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
@@ -30,9 +31,10 @@ from tests.compose.parents import model_tensors, synthetic_parent
 from tests.gguf_files import file_bytes, text
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.related_models import ingest_bytes, model_file
-from tests.small_models import Tensors, block_tensors, weight_tensor
+from tests.small_models import Tensors, block_tensors, row_counts, tensors_of, weight_tensor
 
 A, CODE, LORA = (f"Zoo-A-2M-{name}" for name in ("v1.0-F16", "Code-v1.0-F16", "Code-LoRA-v1.0-F32"))
+QUANT, PROSE = "Zoo-A-2M-v1.0-Q8_0", "Zoo-A-2M-Prose-v1.0-Q8_0"
 UP, NORM = "blk.1.ffn_up.weight", "blk.1.ffn_norm.weight"
 
 
@@ -107,6 +109,34 @@ def test_a_query_narrows_a_blend_to_organs_of_the_base_that_it_finds(kin: LocalR
     assert 0 < len(found) < 12
     assert sorted(plan(kin, recipe_of(type="organ", where="theta<35")).computations) == sorted(found)
     assert codes(plan(kin, recipe_of(type="organ", where="theta<0.1"))) >= {"nothing-selected"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"base": A, "blends": {"method": "ties", "models": [{"from": CODE, "weight": 0.7, "density": 0.5}]}},
+        {"base": A, "grafts": [{"from": CODE, "type": "organ", "blocks": "1-2"}]},
+        {"base": A, "adapters": [{"from": LORA, "scale": 1.5}]},
+        {"base": QUANT, "blends": {"from": PROSE, "weight": [0.2, 0.9]}},
+        {"base": A, "layers": [{"from": A, "blocks": "0-2"}, {"from": A, "blocks": "1-3"}], "quantize": {"as": "Q8_0"}},
+    ],
+    ids=["blend", "graft", "adapter", "blend of quantised files", "layers and types"],
+)
+def test_the_file_of_an_unregistered_chimera_has_the_tensors_of_the_registered_one(
+    steps: dict[str, Any], kin: LocalRegistry, tmp_path: Path
+) -> None:
+    planned = plan(kin, read_recipe(json.dumps(steps))).accepting_all()
+    before, written = row_counts(kin), list[int]()
+    write_unregistered(
+        *(kin.catalog, kin.blobs, planned, tmp_path / "trial.gguf", 2), lambda _action, size: written.append(size)
+    )
+    assert row_counts(kin) == before, "nothing is registered"
+    kin.compose(planned.recipe).plan().accepting_all().assemble(tmp_path / "made.gguf")
+    ours, theirs = (tensors_of(tmp_path / name) for name in ("trial.gguf", "made.gguf"))
+    assert list(ours) == list(theirs)
+    assert ours == theirs
+    assert sum(written) == sum(map(len, ours.values()))
 
 
 def test_an_adapter_is_added_to_the_model_that_is_blended(kin: LocalRegistry, tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ SHORT = [
         marks=[pytest.mark.slow, pytest.mark.sqlite],
         id="kills in families",
     ),
+    pytest.param(
+        "evolve-kills --rounds 1 --trials 5", marks=[pytest.mark.slow, pytest.mark.sqlite], id="kills of evolutions"
+    ),
 ]
 
 

@@ -19,14 +19,17 @@ from organs.ingest.fleet.driver import LocalProcesses, drive
 from organs.ingest.fleet.plan import ExpandedPlan, expand_plan, read_plan, source_of
 from organs.ingest.fleet.worker import Outage, UnitWorker
 from organs.registry.catalog import work as queue
+from organs.registry.catalog.queries.evolutions import trials_of
 from organs.registry.catalog.queries.fleet import fleet_run
-from organs.registry.catalog.register.fleet import claim_unit, put_back_units, start_run
+from organs.registry.catalog.register.fleet import NewUnit, claim_unit, put_back_units, start_run
 from organs.registry.catalog.tables import FleetUnit, Ingest
 from organs.registry.catalog.work import WorkCancelled
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadReply, BadSource, Busy, NotFound, OrganError, Unreachable
 from organs.registry.local import LocalRegistry
 from tests import postgres
+from tests.evolving.zoo_evolution import CODE, add_two_models
+from tests.evolving.zoo_evolution import begun as begun_evolution
 from tests.related_models import family_files
 from tests.small_models import ingest_file, small_model, small_shards
 
@@ -80,6 +83,7 @@ def units(registry: LocalRegistry) -> list[FleetUnit]:
         ("", "missing required field `name`"),
         ('name = "42"\n[[work]]\ndo = "measure"\nmodels = ["*"]', "printable ASCII characters, and a letter"),
         ('name = "a"\nwork = []', "length >= 1"),
+        ('name = "a"\n[[work]]\ndo = "evolve"\nmodels = ["*"]', "Invalid enum value 'evolve'"),
         ('name = "a"\n[[work]]\ndo = "ingest"', "work 1: ingest needs the list 'from'"),
         ('name = "a"\n[[work]]\ndo = "ingest"\nfrom = ["x"]\nmodels = ["y"]', "takes 'from', not 'models'"),
         ('name = "a"\n[[work]]\ndo = "ingest"\nfrom = ["missing"]', "missing: nothing to ingest"),
@@ -292,3 +296,24 @@ def test_a_dead_process_counts_against_its_unit_at_once(registry: LocalRegistry,
     assert (units(registry)[0].deaths, units(registry)[0].note) == (3, "its worker died 3 times")
     assert units(registry)[1].deaths == 0
     workers.end()
+
+
+@pytest.mark.long
+def test_processes_share_the_trials_of_an_evolution_and_do_each_once(registry: LocalRegistry) -> None:
+    add_two_models(registry)
+    number = begun_evolution(registry, trials=4, blends=[{"type": "organ", "depths": 2, "models": CODE}])
+    names = [NewUnit("evolve", f"{evolution} {slot}") for evolution, slot in ((number, 1), (number, 2), (99, 1))]
+    with registry.catalog.writing() as session:
+        run, _ = start_run(session, "evolution", "ab" * 32, names)
+    start = start_with("", postgres.environment(registry.settings.home))
+    done = drive(registry, run, LocalProcesses(registry, run, 2, start), threading.Event(), lambda _run: None, print)
+    assert (done.done, [failure.note for failure in done.failures]) == (2, ["there is no evolution 99"])
+    assert json.loads(units(registry)[0].result or "") == {"evolution": number}
+    found = registry.evolution(number)
+    assert [trial.number for trial in found.history] == list(range(1, len(found.history) + 1))
+    assert [trial.role for trial in found.history][:5] == ["start", "proposed", "proposed", "proposed", "check"]
+    with registry.catalog.reading() as session:
+        trials = trials_of(session, number)
+        assert [(row.state, row.attempts, row.deaths) for row in trials] == [("done", 1, 0)] * len(trials)
+        assert {str(row.worker)[-2:] for row in trials} == {"-1", "-2"}
+    assert (found.state, found.phase) == ("running", "result"), "the command makes the result"

@@ -13,10 +13,11 @@ from organs.cli import fleet
 from organs.ingest.fleet import driver, worker
 from organs.ingest.fleet.driver import DaskCluster, drive
 from organs.ingest.fleet.plan import expand_plan, read_plan
-from organs.registry.catalog.register.fleet import start_run
+from organs.registry.catalog.register.fleet import NewUnit, start_run
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import OrganError, Unreachable
 from organs.registry.local import LocalRegistry
+from tests.evolving.zoo_evolution import CODE, add_two_models, begun
 from tests.small_models import small_model
 
 pytestmark = [pytest.mark.fleet, pytest.mark.filterwarnings("default")]
@@ -74,6 +75,19 @@ def test_the_workers_of_a_cluster_do_all_units_and_no_path_is_in_a_task(
     assert {arguments[0] for arguments, _ in sent} == {fleet.do_unit}
     assert {arguments[2] for arguments, _ in sent} == {1, 2, 3, 4, 5, 6}
     assert all(str(tmp_path) not in repr(part) for part in sent)
+
+
+def test_the_workers_of_a_cluster_share_the_trials_of_an_evolution(registry: LocalRegistry, scheduler: str) -> None:
+    add_two_models(registry)
+    number = begun(registry, trials=3, blends=[{"type": "organ", "depths": 2, "models": CODE}])
+    with registry.catalog.writing() as session:
+        units = [NewUnit("evolve", f"{number} {slot}") for slot in (1, 2)]
+        run, _ = start_run(session, "evolution", "ab" * 32, units)
+    done = driven(registry, run, scheduler)
+    assert (done.done, done.failures) == (2, ())
+    found = registry.evolution(number)
+    assert (found.trials, found.phase) == (3, "result")
+    assert {trial.state for trial in found.history} == {"done"}
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_b
 from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.sizes import sensitivities_of
 from organs.registry.catalog.register.accounts import add_contributor
+from organs.registry.catalog.register.jobs import WAITING_MAX
 from organs.registry.catalog.register.sizes import record_sensitivity
 from organs.registry.catalog.tables import Placement
 from organs.registry.catalog.work import WorkCancelled
@@ -50,9 +51,11 @@ from organs.registry.errors import (
     NotFound,
     OrganError,
     OverQuota,
+    TooMany,
 )
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from tests.evolutions import LINES, evolve_without_runtime
 from tests.ingest.one_source import ingest_path
 from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.sizes import sized
@@ -109,6 +112,7 @@ def test_graft_and_purify_are_recipes_of_one_step(kin: LocalRegistry) -> None:
 
 
 TEXT = "recipe_text"
+MIX: Values = {"space": {"base": "local/base", "donors": ["local/tuned"]}}
 REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("nothing", {}, BadInput, "unknown kind of job 'nothing'"),
     ("compose", {}, BadInput, "either recipe, an object, or recipe_text"),
@@ -141,6 +145,19 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("quantize", {"model": "local/base", "bits": 4, "name": "../x"}, BadName, "is not a namespace"),
     ("quantize", {"model": "local/base", "size_bytes": 0}, BadInput, "size_bytes"),
     ("quantize", {"model": "local/base", "bits": 4, "runtime": "sh -c {model}"}, BadInput, "runtime: unknown key"),
+    ("evolve", {}, BadInput, "either space, an object, or space_text"),
+    ("evolve", {"space": {}, "space_text": "base: base"}, BadInput, "either space, an object, or space_text"),
+    ("evolve", {"space_text": "base: base\nruntime: sh"}, BadRecipe, "runtime: unknown key"),
+    ("evolve", {"space": {"base": "local/nobody"}}, NotFound, "no model is registered"),
+    ("evolve", {"space": {"base": "local/base", "texts": ["/etc/passwd"]}}, BadInput, "is no built-in text"),
+    ("evolve", {"space": {"base": "local/base", "minutes": 241}}, BadInput, "at most 240 minutes and 2,000 trials"),
+    ("evolve", {"space": {"base": "local/base", "trials": 2001}}, BadInput, "at most 240 minutes and 2,000 trials"),
+    ("evolve", {**MIX, "texts": [{"name": "mine"}]}, BadInput, "is no built-in text, and has no content"),
+    ("evolve", {**MIX, "texts": [{"name": "mine", "content": "a\0b"}]}, BadInput, "a NUL character"),
+    ("evolve", {**MIX, "texts": [{"name": "mine", "content": "x" * 262145}]}, BadInput, "262,145 bytes"),
+    ("evolve", {**MIX, "texts": [{"name": "mine", "content": "too short"}]}, BadInput, "too short to be divided"),
+    ("evolve", {**MIX, "texts": [{"name": f"{number}"} for number in range(17)]}, BadInput, "16"),
+    ("evolve", {"space": {"base": "local/base", "donors": ["local/stranger"]}}, NotComposable, "unrelated-lineage"),
 ]
 
 
@@ -222,6 +239,54 @@ def test_a_job_that_is_put_back_goes_on_with_what_it_measured(
     with kin.catalog.reading() as session:
         assert job_by_id(session, job_id).state == "finished"
     assert measured == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_evolution_begins_with_its_job_and_a_job_that_is_put_back_continues_it(
+    kin: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, stop = [], Event()
+
+    def evolve(catalog: Catalog, _blobs: object, number: int, _runtime: object, progress: Any, _check: object) -> None:
+        done.append(number)
+        progress(0.5, "trial 1, python")
+        if len(done) == 1:
+            stop.set()
+            progress(0.5, "trial 2, python")
+        evolve_without_runtime(catalog, None, number, None, progress)
+
+    monkeypatch.setattr(kinds, "evolve", evolve)
+    texts = [{"name": "mine", "content": LINES}, {"name": "python"}]
+    space = {"base": "base", "donors": ["tuned"], "texts": ["mine"], "limits": {"python": 1}, "trials": 5}
+    job_id = add_job(kin, "evolve", {"space": space, "texts": texts})
+    assert kin.job(job_id).arguments == {"evolution": 1}, "the texts are in the evolution"
+    assert kinds.continued_evolution(kin, 1, "local") == job_id
+    begun = kin.evolution(1)
+    assert (begun.texts, begun.trials_allowed, begun.seconds_allowed) == (("mine", "python"), 5, 14400.0)
+    for event in (stop, Event()):
+        Runner(kin, event, lanes=(kinds.EVOLUTION,)).run(once=True)
+    assert done == [1, 1]
+    assert kin.job(job_id).result == {"evolution": 1, "model": None, "address": "/evolutions/1"}
+    assert kin.evolution(1).note == "no trial is better than the base"
+    assert kinds.continued_evolution(kin, 1, "local") > job_id
+
+
+def test_no_evolution_begins_without_its_job_and_no_result_exceeds_the_quota(
+    kin: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kin.catalog.writing() as session:
+        add_contributor(session, "ada", quota_bytes=35_000)
+    with pytest.raises(NotAllowed):
+        add_job(kin, "evolve", {"space": {**MIX["space"], "name": "local/other"}}, "ada")
+    for _ in range(WAITING_MAX):
+        add_job(kin, "report", {}, "ada")
+    with pytest.raises(TooMany):
+        add_job(kin, "evolve", MIX, "ada")
+    assert kin.evolutions().items == ()
+    Runner(kin, Event(), lanes=(kinds.WORK,)).run(once=True)
+    monkeypatch.setattr(kinds, "evolve", lambda *arguments: arguments[-1](35_001))
+    job_id = add_job(kin, "evolve", MIX, "ada")
+    Runner(kin, Event(), lanes=(kinds.EVOLUTION,)).run(once=True)
+    assert (kin.job(job_id).problem or {})["code"] == OverQuota.code
 
 
 def test_a_model_is_measured_again_and_the_largest_difference_is_reported_with_its_tensor(kin: LocalRegistry) -> None:

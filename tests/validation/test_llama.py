@@ -19,6 +19,7 @@ from organs.registry.validation.runtime import (
     FailureKind,
     NoRuntime,
     RuntimeReading,
+    Score,
     ScoringRequest,
 )
 from organs.registry.validation.texts import CHAT, ScoredText, built_in_texts, fitted_texts, read_text
@@ -70,6 +71,23 @@ def test_later_windows_are_the_same_as_in_one_run() -> None:
     whole = read(A, windows=3).scores[0].windows
     later = LlamaCpp().read(ScoringRequest(A, TEXTS[:1], (range(1, 3),)), lambda *_: None).scores[0].windows
     assert later == whole[1:]
+
+
+def test_a_run_ends_when_its_scores_are_enough_and_they_are_those_of_a_whole_run() -> None:
+    whole, seen = LlamaCpp().read(request(A, TEXTS, 8), lambda *_: None, lambda _scores: False).scores, []
+
+    def is_enough(scores: tuple[Score, ...]) -> bool:
+        seen.append(sum(len(score.windows) for score in scores))
+        return len(scores) == 2 and all(len(score.windows) >= 2 for score in scores)
+
+    reading = LlamaCpp().read(request(A, TEXTS, 8), lambda *_: None, is_enough)
+    assert reading.failure is None
+    assert [score.text for score in reading.scores] == ["python", "documentation"]
+    for ours, theirs in zip(reading.scores, whole, strict=True):
+        assert 2 <= len(ours.windows) < 8
+        assert ours.windows == theirs.windows[: len(ours.windows)]
+    assert seen == sorted(seen)
+    assert len(seen) < 16, "it is not asked again after it was enough"
 
 
 def test_no_window_is_begun_after_the_time_is_over() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,16 @@ from organs.registry.errors import BadSource
 from organs.registry.validation.texts import (
     CHAT,
     KINDS,
+    PROVED_MAX_BYTES,
     SAMPLE_MAX_BYTES,
+    SEARCHED_MAX_BYTES,
+    ScoredText,
     built_in_texts,
     conversations,
+    divided,
     fitted_texts,
     read_text,
+    shortened,
     spread_order,
 )
 
@@ -121,3 +128,67 @@ def test_a_text_is_a_regular_file_or_a_folder_with_text(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "absent"):
         with pytest.raises(BadSource):
             read_text(path)
+
+
+def numbered(count: int, words: str = "of a text, with an ü in it") -> ScoredText:
+    content = "".join(f"line {number:06} {words}\n" for number in range(count))
+    return ScoredText("mine", content, digest_of(content.encode()))
+
+
+@pytest.mark.parametrize("count", [300, 22_000])
+def test_the_parts_of_a_divided_text_have_no_line_in_common_and_are_spread_over_it(count: int) -> None:
+    text = numbered(count)
+    searched, proved = divided(text)
+    for part, limit in ((searched, SEARCHED_MAX_BYTES), (proved, PROVED_MAX_BYTES)):
+        assert (part.name, part.is_chat, part.digest) == ("mine", False, digest_of(part.text.encode()))
+        assert len(part.text.encode()) <= limit
+        assert set(part.text.splitlines()) <= set(text.text.splitlines())
+        numbers = [int(line[5:11]) for line in part.text.splitlines()]
+        assert numbers == sorted(numbers)
+        gaps = [second - first for first, second in itertools.pairwise([0, *numbers, count])]
+        assert max(gaps) < count / 3 if count == 300 else max(gaps) < count / 20
+    assert not set(searched.text.splitlines()) & set(proved.text.splitlines())
+    if count == 300:
+        assert len(searched.text) + len(proved.text) == len(text.text), "of a short text, all is kept"
+        assert len(searched.text) < len(proved.text)
+    else:
+        assert len(searched.text.encode()) > 0.9 * SEARCHED_MAX_BYTES
+        assert len(proved.text.encode()) > 0.9 * PROVED_MAX_BYTES
+
+
+@pytest.mark.parametrize("words", ["of a text", 'with "quotation" marks', "mit üöä", "長い文章"])
+def test_a_text_to_send_is_shortened_to_sections_that_are_spread_over_it(words: str) -> None:
+    text = numbered(4000, words)
+    short = shortened(text, 50_000)
+    assert 25_000 < len(json.dumps(short.text, ensure_ascii=False).encode()) <= 50_000
+    assert (short.digest, short.name) == (digest_of(short.text.encode()), "mine")
+    numbers = [int(line[5:11]) for line in short.text.splitlines()[:-1]]
+    assert max(second - first for first, second in itertools.pairwise([0, *numbers, 4000])) < 400
+    assert shortened(short, 50_000) == short
+
+
+def test_a_chat_is_divided_by_whole_conversations() -> None:
+    (chat,) = built_in_texts((CHAT,))
+    searched, proved = (conversations(part.text) for part in divided(chat))
+    assert len(searched) > 5
+    assert len(proved) > len(searched)
+    assert sorted([*searched, *proved]) == sorted(conversations(chat.text))
+    assert all(part.is_chat for part in divided(chat))
+
+
+def test_very_long_lines_are_cut_so_that_they_are_divided_too() -> None:
+    text = numbered(20_000)
+    lines = [text.text.replace("\n", " "), text.text.replace("\n", "").replace(" ", "") + " and so on " * 9]
+    for content in lines:
+        searched, proved = divided(replace(text, text=content))
+        assert len(searched.text.encode()) <= SEARCHED_MAX_BYTES
+        assert 4 * SEARCHED_MAX_BYTES >= len(proved.text.encode()) > 2 * SEARCHED_MAX_BYTES
+    whole = set(lines[0].split())
+    found = [set(part.text.split()) for part in divided(replace(text, text=lines[0]))]
+    assert all(own <= whole for own in found), "words stay whole"
+
+
+@pytest.mark.parametrize("content", ["a few words, which are enough to be one text", "\n" * 100_000])
+def test_a_text_that_is_too_short_for_two_parts_is_refused(content: str) -> None:
+    with pytest.raises(BadSource, match="mine: too short to be divided into a part for the search and one for the"):
+        divided(replace(numbered(1), text=content))

@@ -63,6 +63,8 @@ JOBS = Group(404, 404, IN, 404, IN, IN, IN, IN)
 OWN_JOB = Group(404, 404, IN, 404, 404, IN, IN, IN)
 JOBS_PAGE, OWN_JOB_PAGE = JOBS._replace(nobody=LOG_IN), OWN_JOB._replace(nobody=LOG_IN)
 CANCELS = Group(401, 404, IN, 404, 404, IN, IN, IN)
+CONTINUES = OWN._replace(keeper=IN)
+"""An evolution is continued in the queue, which takes the scope `upload`."""
 ADMINS = Group(401, 403, 403, 403, 403, IN, IN, 403)
 ADMINS_PAGE = Group(LOG_IN, 404, 404, 404, 404, IN, IN, 404)
 ADMINS_TWIN = ADMINS_PAGE._replace(nobody=401)
@@ -81,6 +83,7 @@ LOCALLY: dict[Group, Outcome] = {
             OWN_JOB,
             OWN_JOB_PAGE,
             CANCELS,
+            CONTINUES,
         ),
         IN,
     ),
@@ -244,6 +247,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         UPLOADERS,
         """
         POST /api/v1/chimeras
+        POST /api/v1/evolutions
         POST /api/v1/extractions
         POST /api/v1/grafts
         POST /api/v1/jobs/quantize
@@ -258,6 +262,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /account/page-token
         POST /chimeras/<lock>/quick-look
         POST /chimeras/<lock>/validate
+        POST /evolutions
         POST /compose
         POST /models/<namespace>/<name>/sizes
         """,
@@ -298,6 +303,23 @@ GROUPS: tuple[tuple[Group, str], ...] = (
     (OWN_JOB, "GET /api/v1/jobs/<job>; GET /jobs/<job>.json; GET /jobs/<job>/files/<file>"),
     (OWN_JOB_PAGE, "GET /jobs/<job>"),
     (CANCELS, "DELETE /api/v1/jobs/<job>; POST /jobs/<job>/cancel"),
+    (JOBS, "GET /api/v1/evolutions; GET /evolutions.json"),
+    (JOBS_PAGE, "GET /evolutions"),
+    (
+        OWN_JOB,
+        """
+        GET /api/v1/evolutions/<evolution>
+        GET /api/v1/evolutions/<evolution>/trials/<trial>/recipe
+        GET /evolutions/<evolution>.csv
+        GET /evolutions/<evolution>.json
+        GET /evolutions/<evolution>/front.svg
+        GET /evolutions/<evolution>/progress.json
+        GET /evolutions/<evolution>/trials.svg
+        GET /evolutions/<evolution>/trials/<trial>.json
+        """,
+    ),
+    (OWN_JOB_PAGE, "GET /evolutions/<evolution>; GET /evolutions/<evolution>/trials/<trial>"),
+    (CONTINUES, "POST /api/v1/evolutions/<evolution>/continue; POST /evolutions/<evolution>/continue"),
     (
         ADMINS,
         """

@@ -27,6 +27,7 @@ from organs.web.auth import COOKIE
 from organs.web.pages.routes import COOKIE as FORM_COOKIE
 from organs.web.pages.routes import FIELD
 from tests.card_images import put_card
+from tests.evolutions import add_evolution
 from tests.fleets import put_run
 from tests.related_models import model_file, related_tensors
 from tests.sizes import add_size
@@ -73,6 +74,7 @@ def fill_owned_catalog(registry: LocalRegistry, folder: Path) -> None:
     _put_uploads(registry)
     _put_jobs(registry)
     put_run(registry)
+    add_evolution(registry, VISIBLE, [BASE], contributor="ada", state="running")
 
 
 def _put_submissions(registry: LocalRegistry) -> None:

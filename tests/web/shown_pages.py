@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import convert
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
@@ -18,12 +19,13 @@ from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import ModelRow, Token
 from organs.registry.catalog.work import fail, finish
 from organs.registry.entities.base import encode
-from organs.registry.entities.validation import QuickLook, TextLook
+from organs.registry.entities.validation import QuickLook, TextLook, VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
+from tests.evolutions import add_evolution
 from tests.gains import add_gains
 from tests.gguf_files import raw_file, raw_tensor, text
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
@@ -128,6 +130,13 @@ PAGES: Mapping[str, tuple[str, str]] = {
         f"job-{state}": ("owner", f"/jobs/{number}")
         for number, state in enumerate(("queued", "file", "measured", "verdict", "chimera", "failed", "running"), 1)
     },
+    "evolutions": ("owner", "/evolutions"),
+    "evolutions-of-ada": ("ada", "/evolutions?base=ada/open"),
+    **{
+        f"evolution-{state}": ("owner", f"/evolutions/{number}")
+        for number, state in enumerate(("interrupted", "finished", "failed"), 1)
+    },
+    "evolution-trial": ("owner", "/evolutions/2/trials/3"),
     "contributors": ("anybody", "/contributors"),
     "contributor": ("anybody", "/contributors/ada"),
     "upload": ("ada", "/upload"),
@@ -159,6 +168,7 @@ EMPTY_PAGES: Mapping[str, tuple[str, str]] = {
 } | {
     "empty-home-reader": ("reader", "/"),
     "empty-jobs-owner": ("owner", "/jobs"),
+    "empty-evolutions-owner": ("owner", "/evolutions"),
     "empty-storage-owner": ("owner", "/storage"),
 }
 """The same for an empty registry."""
@@ -202,6 +212,9 @@ def fill_shown_catalog(registry: LocalRegistry, folder: Path) -> None:
     add_size(registry, "local/spinner-F16", "Q8_0", 62_000, 0.001, model="local/spinner-Q8_0", kind="plain")
     add_gains(registry, "ada/mixed", {"python": 6.0, "narrative": -2.0})
     put_measurements(registry)
+    found = convert(report(seconds=12.0), VerdictReport)
+    add_evolution(registry, "ada/open", ["local/base"], winner="ada/mixed", verdict=found)
+    add_evolution(registry, "ada/open", ["local/base"], (None,) * 5, state="failed", note="all trials fail: no room")
     put_jobs(registry)
 
 

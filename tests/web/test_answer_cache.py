@@ -142,16 +142,17 @@ def test_no_header_that_one_client_sends_is_in_the_answer_of_another(hostile_cli
     registry = hostile_client.application.extensions[REGISTRY_KEY]
     asked = [address for address in addresses(hostile_client) if "?" not in address]
     fresh, shared = (create_app(registry).test_client(use_cookies=False) for _ in range(2))
-    kept = 0
+    kept = shown = 0
     for address in asked:
         address = shared.get(address).headers.get("Location", address)  # of a JSON twin: the resource of the API
         shared.get(address, headers=HOSTILE_HEADERS, environ_base={"REMOTE_ADDR": "192.0.2.66"}).close()
         with shared.get(address, headers={"Via": "1.1 proxy"}) as answer:  # the same key: a proxy sent both
+            shown += answer.status_code == 200
             if ANSWERED_HEADER in answer.headers:
                 kept += 1
                 plain = fresh.get(address)
                 assert (answer.data, answer.headers["ETag"]) == (plain.data, plain.headers["ETag"]), address
-    assert kept > len(asked) // 2
+    assert kept > 2 * shown // 3
 
 
 def test_the_page_for_logging_in_leads_nobody_where_another_came_from(registry: LocalRegistry) -> None:

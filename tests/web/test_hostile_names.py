@@ -33,11 +33,12 @@ from organs.web.app import create_app
 from organs.web.pages.model import SBOM_TYPE
 from organs.web.settings import WebSettings
 from tests.cli.in_process import OrganCommand
+from tests.evolutions import add_evolution
 from tests.fleets import put_run
 from tests.gguf_files import array, file_bytes, text
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import parent_entries
-from tests.small_models import block_tensors, ingest_file, weight_tensor
+from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
 from tests.web.accounts import log_in, new_token
 from tests.web.conftest import hostile_models
 from tests.web.good_requests import PLAIN_ARGUMENTS
@@ -73,6 +74,8 @@ SHOWN = (
         f"{MODEL}/report",
         "/chimeras/<lock>",
     ),
+    *("/evolutions", "/evolutions/<evolution>", "/evolutions/<evolution>/trials/<trial>"),
+    "/evolutions/<evolution>/front.svg",
     *("/organs/<digest>", "/organs", "/api/v1/models", "/api/models", "/api/models/<user>/<name>"),
 )
 """Pages that must show a hostile text: otherwise the registry of this test is not hostile enough."""
@@ -140,6 +143,12 @@ def put_hostile_texts(registry: LocalRegistry, folder: Path) -> None:
         add_upload(session, owner, UPLOAD, kind="file", size_bytes=5, digest=None, name=COCKTAIL[:255], pieces=())
         record_event(session, "local", Action.EDIT, ACTIVE, COCKTAIL)
     put_run(registry, COCKTAIL, ACTIVE[:90])
+    hostile = (ACTIVE[:80], FORMULAS[0])
+    for seed, name in enumerate(("plain", "other")):
+        path = folder / f"{name}.gguf"
+        path.write_bytes(file_bytes(block_metadata(), block_tensors(2, seed=200 + seed)))
+        ingest_file(registry, path, f"local/{name}")
+    add_evolution(registry, "plain", ["other"], names=hostile, note=COCKTAIL, accept=["unrelated-lineage"])
 
 
 @pytest.fixture
@@ -264,7 +273,7 @@ LISTS = (
     ),
     *(["compare", "local/text-0", "local/text-1"], ["report"], ["report", "local/text-0"], ["jobs"], ["verify"]),
     *(["compat", "local/text-0", "local/text-1"], ["contributor", "list"], ["token", "list"], ["sweep"]),
-    *(["admin", "events"], ["admin", "submissions"]),
+    *(["admin", "events"], ["admin", "submissions"], ["evolutions"], ["evolutions", "1"]),
 )
 
 
@@ -278,4 +287,4 @@ def test_hostile_texts_are_inert_in_every_list_of_the_command_line(registry_of_t
             assert INVISIBLE.search(ended.out + ended.err) is None, arguments
             assert "Traceback" not in ended.err, arguments
             shown += [arguments[0]] if MARK in ended.out + ended.err else []
-    assert {"models", "search", "show", "admin", "token", "contributor"} <= set(shown)
+    assert {"models", "search", "show", "admin", "token", "contributor", "evolutions"} <= set(shown)

@@ -18,6 +18,7 @@ SUITES = {
     "crowds": "tests.faults.hostile.crowds",
     "cut-push": "tests.faults.hostile.cut_push",
     "escape": "tests.faults.hostile.escape",
+    "evolve-kills": "tests.faults.hostile.evolve_kills",
     "files": "tests.faults.hostile.files",
     "fleet-kills": "tests.faults.hostile.fleet_kills",
     "fuzz": "tests.faults.hostile.fuzz",

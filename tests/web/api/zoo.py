@@ -21,6 +21,7 @@ from organs.registry.catalog.tables import AnswerRow, ChimeraRow, ModelRow, Toke
 from organs.registry.catalog.work import finish
 from organs.registry.endpoints.accounts import EXAMPLE_TOKEN
 from organs.registry.endpoints.answers import EXAMPLE_KEY
+from organs.registry.endpoints.chimeras import EXAMPLE_DONOR
 from organs.registry.endpoints.declaration import Endpoint
 from organs.registry.endpoints.parameters import EXAMPLE_BASE
 from organs.registry.endpoints.submissions import EXAMPLE_SUBMISSIONS as SUBMISSIONS
@@ -33,6 +34,7 @@ from organs.registry.tokens import PREFIX
 from organs.web import responses
 from organs.web.file_responses import OCTETS
 from tests.card_images import put_card
+from tests.evolutions import add_evolution
 from tests.gains import add_gains
 from tests.sizes import add_size
 from tests.small_models import ingest_file
@@ -169,6 +171,8 @@ def fill_zoo(registry: LocalRegistry) -> None:
     put_card(registry, shown.name, text=f"{shown.description}\n\n![Its loss](images/plot.png)")
     size_bytes = shown.size_bytes
     add_size(registry, EXAMPLE_BASE, "Q8_0", size_bytes, 0.0004, model="local/Zoo-A-2M-v1.0-Q8_0", kind="plain")
+    for means in ((0.02, 0.03), (-0.01, 0.02, -0.06, -0.03)):
+        add_evolution(registry, EXAMPLE_BASE, [EXAMPLE_DONOR], means, names=("python", "documentation"))
     put_accounts(registry)
     put_jobs(registry)
     put_uploads(registry)
