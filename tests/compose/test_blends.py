@@ -22,6 +22,7 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, read_recipe
 from organs.registry.compose.trial import RUN_VALUES, RUNS
 from organs.registry.entities.finding import Severity
+from organs.registry.evolving.scoring import TrialFolder
 from organs.registry.gguf import TensorSpec, dtype_by_name, read_header
 from organs.registry.gguf.quants import can_quantize, decode, encode, quantize
 from organs.registry.input_files import FileSource
@@ -128,9 +129,10 @@ def test_the_file_of_an_unregistered_chimera_has_the_tensors_of_the_registered_o
 ) -> None:
     planned = plan(kin, read_recipe(json.dumps(steps))).accepting_all()
     before, written = row_counts(kin), list[int]()
-    write_unregistered(
-        *(kin.catalog, kin.blobs, planned, tmp_path / "trial.gguf", 2), lambda _action, size: written.append(size)
-    )
+    with TrialFolder(kin.catalog, kin.blobs) as place:
+        write_unregistered(
+            *(planned, place.open_part, tmp_path / "trial.gguf", 2), lambda _action, size: written.append(size)
+        )
     assert row_counts(kin) == before, "nothing is registered"
     kin.compose(planned.recipe).plan().accepting_all().assemble(tmp_path / "made.gguf")
     ours, theirs = (tensors_of(tmp_path / name) for name in ("trial.gguf", "made.gguf"))
