@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from organs.registry.errors import MissingExtra
-from organs.registry.evolving.space import STEP, Parameter, Values
+from organs.registry.evolving.space import STEP, SearchParameter, Values
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -46,7 +46,7 @@ def check_extra() -> None:
 
 
 def proposed(
-    parameters: Sequence[Parameter],
+    parameters: Sequence[SearchParameter],
     tried: Iterable[TriedChoice],
     objectives: int,
     seed: int,
@@ -77,7 +77,7 @@ def proposed(
     return {one.key: found[one.key] if one.words else one.rounded(found[one.key]) for one in parameters}
 
 
-def _distribution(parameter: Parameter) -> BaseDistribution:
+def _distribution(parameter: SearchParameter) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if parameter.words:

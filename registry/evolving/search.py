@@ -448,7 +448,7 @@ class Standing:
         begun = sum(trial.row.role in ("start", "proposed") for trial in self.trials)
         is_late = allowed is not None and self.seconds >= SEARCH_SHARE * allowed
         is_enough = is_late or (count is not None and begun >= count)
-        return is_enough or self.has_checks or self.failure is not None or self.has_only_equals
+        return is_enough or self.has_checks or self.has_only_failures or self.has_only_equals
 
     @property
     def has_checks(self) -> bool:
@@ -476,12 +476,11 @@ class Standing:
         return TRIALS_MAX if allowed is None or seconds is None else int(share * allowed / (cost * seconds))
 
     @property
-    def failure(self) -> str | None:
-        """Why the last FAILURES_MAX trials of the search failed; None if one of them did not."""
+    def has_only_failures(self) -> bool:
+        """Whether the last FAILURES_MAX trials of the search failed."""
         own = (trial.row for trial in self.trials if trial.row.role in ("start", "proposed"))
         ended = [row for row in own if row.state not in ("queued", "running")][-FAILURES_MAX:]
-        has_failed = len(ended) == FAILURES_MAX and all(row.state != "done" for row in ended)
-        return ended[-1].note if has_failed else None
+        return len(ended) == FAILURES_MAX and all(row.state != "done" for row in ended)
 
     @property
     def last_note(self) -> str:

@@ -218,7 +218,7 @@ def space_from_json(text: str) -> SearchSpace:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class SearchParameter:
     """A value that trials choose: a number in a range, or one of several words."""
 
     key: str
@@ -248,37 +248,37 @@ class Choices:
     blocks: int
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self) -> tuple[SearchParameter, ...]:
         """All parameters, in the order of the steps."""
         return (*self._of_blends(), *self._of_grafts(), *self._of_adapters())
 
-    def _of_blends(self) -> Iterator[Parameter]:
+    def _of_blends(self) -> Iterator[SearchParameter]:
         for number, step in enumerate(self.space.blends):
             if len(step.method) > 1:
                 name = f"method of blend {number + 1}" if len(self.space.blends) > 1 else "method"
-                yield Parameter(f"blends[{number}].method", name, name, words=step.method, neutral=step.method[0])
+                yield SearchParameter(f"blends[{number}].method", name, name, words=step.method, neutral=step.method[0])
             for model in step.models:
                 for kinds in _weighed_together(step.types):
                     for depth, where in self._depths(kinds[0], step.depths):
                         part = f"{self._short(model)}, {' and '.join(map(type_name, kinds))}"
                         key = f"blends[{number}].{model}.{kinds[0]}.{depth}"
-                        yield Parameter(key, f"weight of {part}{where}", part, *step.weight)
+                        yield SearchParameter(key, f"weight of {part}{where}", part, *step.weight)
                 if step.density is not None:
                     part = f"{self._short(model)}, density"
-                    yield Parameter(f"blends[{number}].{model}.density", part, part, *step.density, neutral=1.0)
+                    yield SearchParameter(f"blends[{number}].{model}.density", part, part, *step.density, neutral=1.0)
 
-    def _of_grafts(self) -> Iterator[Parameter]:
+    def _of_grafts(self) -> Iterator[SearchParameter]:
         for number, step in enumerate(self.space.grafts):
             for kind in step.types:
                 for depth, where in self._depths(kind, step.depths):
                     part = f"grafted {type_name(kind)}{where}"
                     key = f"grafts[{number}].{kind}.{depth}"
-                    yield Parameter(key, part, part, words=(NO_MODEL, *step.models), neutral=NO_MODEL)
+                    yield SearchParameter(key, part, part, words=(NO_MODEL, *step.models), neutral=NO_MODEL)
 
-    def _of_adapters(self) -> Iterator[Parameter]:
+    def _of_adapters(self) -> Iterator[SearchParameter]:
         for number, step in enumerate(self.space.adapters):
             part = f"{self._short(step.adapter)}, adapter"
-            yield Parameter(f"adapters[{number}]", f"scale of {part}", part, *step.scale)
+            yield SearchParameter(f"adapters[{number}]", f"scale of {part}", part, *step.scale)
 
     def _short(self, model: str) -> str:
         """Return the name of a model without its namespace and version, if no other model of the space has it."""
