@@ -44,7 +44,6 @@ from organs.registry.entities.base import Entity, RequestBody, encode
 from organs.registry.entities.job import (
     EVOLUTION_MINUTES_MAX,
     EVOLUTION_TEXT_MAX_BYTES,
-    EVOLUTION_TRIALS_MAX,
     ChimeraJobResult,
     EvolutionArguments,
     EvolutionJobResult,
@@ -72,7 +71,7 @@ from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, MissingBlob, QueueFull, TooMany
 from organs.registry.evolving.search import checked_evolution, chosen_texts, evolve, standing_of
-from organs.registry.evolving.space import MINUTES, SearchSpace, read_space, space_of_values
+from organs.registry.evolving.space import SearchSpace, read_space, space_of_values
 from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
@@ -387,7 +386,6 @@ def _settle_evolution(
     _check_length(space)
     if space.minutes is None and space.trials is not None:
         space = replace(space, minutes=EVOLUTION_MINUTES_MAX)
-    space = replace(space, trials=space.trials or EVOLUTION_TRIALS_MAX, minutes=space.minutes or MINUTES)
     new = checked_evolution(
         registry.catalog,
         registry.blobs,
@@ -401,11 +399,10 @@ def _settle_evolution(
 
 
 def _check_length(space: SearchSpace) -> None:
-    minutes, trials = space.minutes or 0.0, space.trials or 0
-    if minutes > EVOLUTION_MINUTES_MAX or trials > EVOLUTION_TRIALS_MAX:
+    if (space.minutes or 0.0) > EVOLUTION_MINUTES_MAX:
         raise BadInput(
-            f"a job does an evolution of at most {EVOLUTION_MINUTES_MAX:g} minutes and {EVOLUTION_TRIALS_MAX:,} "
-            "trials; organ evolve on the registry's machine does longer ones"
+            f"a job does an evolution of at most {EVOLUTION_MINUTES_MAX:g} minutes; organ evolve on the registry's "
+            "machine does longer ones"
         )
 
 

@@ -48,9 +48,9 @@ def trial_recipe(evolution: EvolutionNumber, trial: TrialNumber) -> RecipeFile:
     refusals=(404, 409, 410),
 )
 def evolve(body: EvolutionRequest) -> Job:
-    """Start a job that tries chimeras of a base for at most 240 minutes and 2,000 trials, makes the best one in your
-    namespace, and measures it on parts of the texts that no trial used. Its arguments have the number of the
-    evolution. Texts are built-in ones, or sent with the request: at most 1 MiB together.
+    """Start a job that tries chimeras of a base for at most 240 minutes, makes the best one in your namespace, and
+    measures it on parts of the texts that no trial used. Its arguments have the number of the evolution. Texts are
+    built-in ones, or sent with the request: at most 1 MiB together.
     """
 
 

@@ -153,7 +153,7 @@ EVOLUTION_TEXT_MAX_BYTES = 256 * 1024
 """The most bytes of one text of a request for an evolution, in UTF-8."""
 EVOLUTION_REQUEST_MAX_BYTES = 1024 * 1024
 """The most bytes of such a request."""
-EVOLUTION_MINUTES_MAX, EVOLUTION_TRIALS_MAX = 240.0, 2000
+EVOLUTION_MINUTES_MAX = 240.0
 """Of an evolution that a job does."""
 
 

@@ -444,10 +444,10 @@ class Standing:
     @property
     def is_search_over(self) -> bool:
         """Whether no further trial is to be proposed."""
-        allowed, count = self.space.allowed_seconds, self.space.trials
+        allowed = self.space.allowed_seconds
         begun = sum(trial.row.role in ("start", "proposed") for trial in self.trials)
         is_late = allowed is not None and self.seconds >= SEARCH_SHARE * allowed
-        is_enough = is_late or (count is not None and begun >= count)
+        is_enough = is_late or begun >= (self.space.trials or TRIALS_MAX)
         return is_enough or self.has_checks or self.has_only_failures or self.has_only_equals
 
     @property

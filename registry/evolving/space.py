@@ -52,6 +52,7 @@ STEPS_MAX = 16
 """The most steps of each kind in a space."""
 ACCEPTED_MAX = 64
 TRIALS_MAX = 10_000
+"""The most trials of a search, also of one that states only minutes."""
 MINUTES_LEAST, MINUTES_MAX = 1.0, 14 * 1440.0
 MINUTES = 30.0
 """The time of an evolution that states neither minutes nor trials."""
