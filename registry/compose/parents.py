@@ -356,7 +356,7 @@ class RegisteredLibrary:
         gains = gains_of_donors(self.session, base.model_id, labels)
         return {labels[donor_id]: gain for donor_id, gain in gains.items()}
 
-    def stored(self, parts: Collection[Part]) -> tuple[BlobStore, Mapping[Digest, KnownBlob]]:
+    def stored(self, parts: Collection[Part]) -> tuple[BlobStore, Mapping[Digest, KnownBlob]] | None:
         """Return the store and the rows of `parts`, which are read for a trial; raises TooCostly."""
         self.budget.spend(TRIED_COST * len(parts))
         return self.store, blobs_by_digest(self.session, {part.digest for part in parts})

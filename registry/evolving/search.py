@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -59,9 +59,9 @@ from organs.registry.catalog.work import (
 )
 from organs.registry.compose.build import check_own, make
 from organs.registry.compose.cost import Budget
-from organs.registry.compose.parents import RegisteredLibrary
+from organs.registry.compose.parents import Parent, Part, RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
-from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.planner import LOST_IN_ROUNDING, plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode, prepared
@@ -551,6 +551,14 @@ def _texts_of(text: str) -> list[DividedText]:
     return msgspec.json.decode(text, type=prepared(list[DividedText]))
 
 
+@dataclass(slots=True)
+class TrialLibrary(RegisteredLibrary):
+    """A library for the plans of trials: no change is tried on some rows first, because the trial measures it."""
+
+    def stored(self, parts: Collection[Part]) -> None:
+        """Return None: nothing is read for a plan."""
+
+
 @dataclass
 class Evolver:
     """A process that does trials of one evolution; a context manager."""
@@ -565,6 +573,10 @@ class Evolver:
     _scorer: TrialScorer = field(init=False)
     _place: TrialFolder = field(init=False)
     choices: Choices = field(init=False)
+    _parents: dict[int, Parent] = field(default_factory=dict)
+    """The models of all trials, which are read once."""
+    _planned: Plan | None = None
+    """The last plan: a trial is planned before it is claimed, and then done."""
     _share: float = 0.0
     _best_so_far: str = ""
 
@@ -677,10 +689,12 @@ class Evolver:
             return bool(add_trials(session, self.evolution_id, trials))
 
     def _plan(self, values: Mapping[str, float | str]) -> Plan:
-        with self.catalog.reading() as session:
-            plan = plan_recipe(self.choices.recipe(values), RegisteredLibrary(session, self.blobs))
-        plan.check()
-        return plan
+        recipe = self.choices.recipe(values)
+        if self._planned is None or self._planned.recipe != recipe:
+            with self.catalog.reading() as session:
+                self._planned = plan_recipe(recipe, TrialLibrary(session, self.blobs, _parents=self._parents))
+        self._planned.check()
+        return self._planned
 
     def _do(self, claim: TrialClaim) -> None:
         """Do a claimed trial, and record how it ended."""
@@ -820,6 +834,8 @@ def conclude(
             best = standing.best
             if best is not None:
                 plan = plan_recipe(standing.recipe(), library)
+                if {finding.code for finding in plan.unaccepted} == {LOST_IN_ROUNDING}:
+                    plan = plan.accepting_all()  # the trial measured what is left of the change
         if best is None or standing.objective.change(standing.differences(best)) >= 0.0:
             with catalog.writing() as session:
                 if standing.searched:
