@@ -214,7 +214,7 @@ def print_table(rows: Sequence[Row]) -> None:
     for winner in winners:
         chat = next((text for text in winner["verdict"] or () if text["name"] == "chat"), None)
         if chat is not None:
-            print(f"\n{winner['name']}: chat {change_text(chat['ratio'], chat['ratio_margin'] or 0.0)} (95%).")
+            print(f"\n{winner['name']}: chat {change_text(chat['ratio'], chat['ratio_margin'])} (95%).")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ from sqlalchemy import func, select
 from bench.load import served
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
-from organs.registry.amounts import change_text
 from organs.registry.catalog.tables import Blob, OrganRow
 from organs.registry.gguf import (
     KeyValue,
@@ -130,8 +129,7 @@ def measure_layers(family: Path, folder: Path) -> None:
             scores = CatalogScores(registry.catalog)
             look = quick_look(chimera, base, looks, LlamaCpp(), scores, LookBudget(SECONDS, WINDOWS))
             cells = [
-                f"{text.base_perplexity or 0.0:.1f} → {text.perplexity or 0.0:.1f}, "
-                f"{change_text(text.ratio or 1.0, text.ratio_margin or 0.0)}"
+                f"{text.base_perplexity or 0.0:.1f} → {text.perplexity or 0.0:.1f}, {text.amount}"
                 for text in look.texts
             ]
             print(f"| {name} | {' | '.join(cells)} | {stored(registry)[1] - before:,} B |", flush=True)

@@ -228,18 +228,15 @@ def evolutions(
         raise click.UsageError("give the number of an evolution")
     if sum((recipe, space, remove)) > 1 or (trial is not None and not recipe):
         raise click.UsageError("give one of --recipe, --space and --remove; --trial is for --recipe")
-    if remove and evolution is not None:
-        from organs.registry.catalog.register.evolutions import remove_evolution
-
-        with local_registry() as local, local.catalog.writing() as session:
-            local.evolution(evolution)
-            remove_evolution(session, evolution)
-        print_remark(f"evolution {evolution} removed")
-        return
     with selected_registry() as registry:
         if evolution is None:
             page = registry.evolutions(limit=limit, after=after)
             print_page(page, lambda one: one.id, EVOLUTION_COLUMNS, empty="No evolutions. To begin one: organ evolve")
+            return
+        if remove:
+            gone = registry.remove_evolution(evolution)
+            if not printed_for_programs(gone, [gone.id]):
+                print_remark(f"evolution {evolution} removed")
             return
         if recipe:
             from organs.registry.compose.recipe import recipe_yaml
@@ -269,7 +266,7 @@ def _print_evolution(found: Evolution) -> None:
         print_table((Column("part"), Column("amount", "change", CellKind.FIGURE)), found.parts[:SHOWN_PARTS])
     click.echo()
     if found.verdict is not None and found.winner is not None:
-        texts = ", ".join(f"{text.name} {_amount(text.ratio, text.ratio_margin)}" for text in found.verdict.texts)
+        texts = ", ".join(f"{text.name} {text.change}" for text in found.verdict.texts)
         print_sentence(f"{plain(found.winner)} on parts of the texts that no trial used: {plain(texts)}.")
         print_sentence(f"Verdict: {found.verdict.verdict}. {plain(found.verdict.reason)}")
         commands = [(organ_command("assemble", found.winner, "-o", "."), "write its file")]
@@ -277,9 +274,3 @@ def _print_evolution(found: Evolution) -> None:
         print_commands([*commands, (organ_command("evolutions", str(found.id), "--recipe"), "print its recipe")])
     elif found.state == "running":
         print_commands([(organ_command("evolve", str(found.id)), "continue it")])
-
-
-def _amount(ratio: float | None, margin: float | None) -> str:
-    from organs.registry.amounts import NO_VALUE, change_text
-
-    return NO_VALUE if ratio is None else change_text(ratio, margin or 0.0)

@@ -32,7 +32,6 @@ from organs.cli.plans import print_changes, print_findings, print_quick_look, pr
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import (
-    change_text,
     count_text,
     plural_text,
     ranges_text,
@@ -332,7 +331,7 @@ def _verdict_on_text(text: TextVerdict) -> str:
     if text.ratio is None or text.ratio_margin is None:
         return ""
     counts = "" if text.counts else ", does not count: the base cannot predict this text well"
-    return f"perplexity {change_text(text.ratio, text.ratio_margin)}, {text.verdict}{counts}"
+    return f"perplexity {text.change}, {text.verdict}{counts}"
 
 
 def _versions(model: ModelDetails) -> Iterator[tuple[str, str]]:

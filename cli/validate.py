@@ -27,7 +27,7 @@ from organs.cli.outputs import SUFFIX
 from organs.cli.plans import print_quick_look
 from organs.cli.registries import local_registry, registry_address, selected_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import NO_VALUE, change_text, perplexity_text
+from organs.registry.amounts import perplexity_text
 from organs.registry.columns import CellKind, Column
 from organs.registry.entities.plan import QUANTISED
 from organs.registry.entities.validation import (
@@ -292,7 +292,7 @@ def _print_verdict(report: VerdictReport) -> None:
                 Column(role, kind=CellKind.FIGURE, rank=max(0, number - 1), shown=partial(_figure, run))
                 for number, (role, run) in enumerate(runs)  # the base and the chimera are never left out
             ),
-            Column("change", CHANGE, CellKind.FIGURE, shown=_change_text),
+            Column("change", CHANGE, CellKind.FIGURE, shown="change"),
             Column("verdict", shown=lambda text: text.verdict if text.counts else f"{text.verdict}, does not count"),
             Column("tokens", kind=CellKind.COUNT, rank=99, shown=lambda text: text.tokens or 0),
         ]
@@ -328,11 +328,6 @@ def _divergence_columns(report: VerdictReport) -> list[Column]:
 
     headings = divergence_cells(report.texts[0])
     return [Column(heading, kind=CellKind.FIGURE, shown=partial(shown, heading)) for heading in headings]
-
-
-def _change_text(text: TextVerdict) -> str:
-    margin = text.ratio_margin
-    return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
 
 
 def _figure(run: RunReport, text: TextVerdict) -> str:

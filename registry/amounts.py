@@ -113,11 +113,11 @@ def perplexity_text(perplexity: float) -> str:
     return f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.1f}"
 
 
-def change_text(ratio: float, margin: float) -> str:
-    """Return a ratio of perplexities with its margin as text: `−5.9% ± 0.7%`, `513.6 ± 60.1 times`."""
+def change_text(ratio: float, margin: float | None = None) -> str:
+    """Return a ratio of perplexities, with its margin if there is one, as text: `−5.9% ± 0.7%`, `513.6 times`."""
     if ratio >= MULTIPLE_FROM:
-        return f"{perplexity_text(ratio)} ± {perplexity_text(margin)} times"
-    return _percent_text(100.0 * (ratio - 1.0), 100.0 * margin)
+        return f"{perplexity_text(ratio)}{'' if margin is None else f' ± {perplexity_text(margin)}'} times"
+    return _percent_text(100.0 * (ratio - 1.0), None if margin is None else 100.0 * margin)
 
 
 def nats_text(nats: float, margin: float | None = None) -> str:
@@ -136,10 +136,11 @@ def gain_text(percent: float, margin: float) -> str:
     return _percent_text(percent, margin)
 
 
-def _percent_text(percent: float, margin: float) -> str:
-    digits = 0 if margin >= 2.0 else 1 if margin >= 0.05 else 2
+def _percent_text(percent: float, margin: float | None) -> str:
+    digits = 1 if margin is None else 0 if margin >= 2.0 else 1 if margin >= 0.05 else 2
     value = round(percent, digits) + 0.0  # no negative zero
-    return f"{value:+.{digits}f}% ± {margin:.{digits}f}%".replace("-", "−")
+    known = "" if margin is None else f" ± {margin:.{digits}f}%"
+    return f"{value:+.{digits}f}%{known}".replace("-", "−")
 
 
 def duration_text(seconds: float) -> str:

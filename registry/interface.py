@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from organs.registry.digest import Digest
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
-    from organs.registry.entities.evolution import Evolution, EvolutionPage
+    from organs.registry.entities.evolution import Evolution, EvolutionPage, EvolutionSummary
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.model import ModelPage
@@ -266,6 +266,12 @@ class Registry(Protocol):
         """Return the recipe of a trial, by default of the best one.
 
         Raises NoSuchEvolution, BadInput for a number that no trial has, and if no trial holds the limits.
+        """
+
+    def remove_evolution(self, evolution: int) -> EvolutionSummary:
+        """Remove an evolution with its trials and its texts, and return it; the chimera that it made stays.
+
+        Raises NoSuchEvolution, Conflict while something works on it, and Busy while its result is made.
         """
 
     # Files

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from organs.registry.digest import Digest
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison, Proof
-    from organs.registry.entities.evolution import Evolution, EvolutionPage
+    from organs.registry.entities.evolution import Evolution, EvolutionPage, EvolutionSummary
     from organs.registry.entities.extraction import ExtractedAdapter
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
@@ -497,6 +497,12 @@ class LocalRegistry:
 
         with self.catalog.reading() as session:
             return standing_of(session, evolution).recipe(trial)
+
+    def remove_evolution(self, evolution: int) -> EvolutionSummary:
+        """Remove an evolution with its trials and its texts, and return it; the chimera that it made stays."""
+        from organs.registry.evolving.search import removed
+
+        return removed(self.catalog, evolution)
 
     def sizes(self, model: str) -> SizeCurve:
         """Return the measured sizes of a model: how far each file is from the source, the smallest first."""

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.entities.comparison import Comparison
-    from organs.registry.entities.evolution import Evolution, EvolutionPage
+    from organs.registry.entities.evolution import Evolution, EvolutionPage, EvolutionSummary
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.query import SavedQueries, SavedQuery, Suggestions
@@ -387,6 +387,10 @@ class RemoteRegistry:
         if recipe is None:
             raise BadInput("no trial holds the limits yet")
         return recipe_of(recipe)
+
+    def remove_evolution(self, evolution: int) -> EvolutionSummary:
+        """Remove an evolution with its trials and its texts, and return it; the chimera that it made stays."""
+        return evolutions.remove_evolution(self.connection, evolution)
 
     def sizes(self, model: str) -> SizeCurve:
         """Return the measured sizes of a model: how far each file is from the source, the smallest first."""

@@ -1,4 +1,4 @@
-"""Evolutions: begin, continue, list, get; the recipe of a trial."""
+"""Evolutions: begin, continue, list, get, remove; the recipe of a trial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from organs.registry.endpoints.chimeras import EXAMPLE_DONOR
 from organs.registry.endpoints.declaration import ACCEPTED, Group
 from organs.registry.endpoints.parameters import EXAMPLE_BASE, LIMIT_DEFAULT, After, Limit, number_note
-from organs.registry.entities.evolution import Evolution, EvolutionPage
+from organs.registry.entities.evolution import Evolution, EvolutionPage, EvolutionSummary
 from organs.registry.entities.job import EvolutionRequest, Job
 from organs.registry.entities.plan import RecipeFile
 
@@ -60,4 +60,11 @@ def evolve(body: EvolutionRequest) -> Job:
 def continue_evolution(evolution: EvolutionNumber) -> Job:
     """Return the job that does an evolution, or start one that continues it, for example after it was cancelled. The
     trials that are done are kept.
+    """
+
+
+@GROUP.write("delete", "/evolutions/{evolution}", "Remove an evolution", refusals=(404, 409))
+def remove_evolution(evolution: EvolutionNumber) -> EvolutionSummary:
+    """Remove an evolution with its trials and its texts, and return it. The chimera that it made stays. A running one
+    is refused: cancel its job first.
     """

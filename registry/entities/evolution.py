@@ -44,11 +44,6 @@ def share_used(trials: int, trials_allowed: int | None, seconds: float, seconds_
     return min(1.0, max(of_trials, of_time))
 
 
-def _percent(ratio: float) -> str:
-    """Return a ratio as a change in percent."""
-    return f"{round(100.0 * (ratio - 1.0), 1) + 0.0:+.1f}%".replace("-", "−")
-
-
 class TextChange(Entity):
     """How the perplexity on a text differs from that of the base, on the windows that both scored."""
 
@@ -60,10 +55,8 @@ class TextChange(Entity):
 
     @property
     def amount(self) -> str:
-        """The change in percent with its margin, if enough windows were scored for one; a dash if it is not finite."""
-        if self.ratio is None:
-            return NO_VALUE
-        return _percent(self.ratio) if self.margin is None else change_text(self.ratio, self.margin)
+        """The change with its margin, if enough windows were scored for one; a dash if it is not finite."""
+        return NO_VALUE if self.ratio is None else change_text(self.ratio, self.margin)
 
 
 class EvolutionTrial(Entity):
@@ -101,8 +94,8 @@ class EvolutionTrial(Entity):
 
     @property
     def percent(self) -> str:
-        """The mean change of the perplexity in percent."""
-        return NO_VALUE if self.change is None else _percent(math.exp(min(self.change, 20.0)))
+        """The mean change of the perplexity."""
+        return NO_VALUE if self.change is None else change_text(math.exp(min(self.change, 20.0)))
 
 
 class PartEffect(Entity):
@@ -114,9 +107,9 @@ class PartEffect(Entity):
 
     @property
     def amount(self) -> str:
-        """The change of the perplexity in percent, with its margin."""
+        """The change of the perplexity, with its margin."""
         ratio = math.exp(min(self.change, 20.0))
-        return _percent(ratio) if self.margin is None else change_text(ratio, ratio * math.expm1(self.margin))
+        return change_text(ratio, None if self.margin is None else ratio * math.expm1(self.margin))
 
 
 class EvolutionSummary(Entity):

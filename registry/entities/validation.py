@@ -152,6 +152,17 @@ class TextVerdict(Entity):
     same_top: SameTop | None = None
     divergence_tokens: DivergenceTokens = 0
 
+    @property
+    def change(self) -> str:
+        """The change of the perplexity with its margin, as text; a dash if it is unknown.
+
+        Of too few windows the early one. Reports of earlier versions have only a standard error.
+        """
+        if self.ratio is None and self.early_ratio is not None:
+            return change_text(self.early_ratio, self.early_margin)
+        margin = self.ratio_error if self.ratio_margin is None else self.ratio_margin
+        return NO_VALUE if self.ratio is None or margin is None else change_text(self.ratio, margin)
+
 
 class VerdictReport(Entity):
     """A verdict with everything that it is based on. Members with a default are missing in older reports."""

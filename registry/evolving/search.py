@@ -42,6 +42,7 @@ from organs.registry.catalog.register.evolutions import (
     claim_trial,
     end_evolution,
     record_plan,
+    remove_evolution,
     start_evolution,
 )
 from organs.registry.catalog.tables import ModelRow, TrialRow
@@ -65,7 +66,7 @@ from organs.registry.compose.planner import LOST_IN_ROUNDING, plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode, prepared
-from organs.registry.entities.evolution import SEARCH_SHARE, share_used
+from organs.registry.entities.evolution import SEARCH_SHARE, EvolutionSummary, share_used
 from organs.registry.entities.plan import MadeChimera
 from organs.registry.entities.validation import VerdictReport
 from organs.registry.errors import (
@@ -632,8 +633,8 @@ class Evolver:
         """Take the share of the work that is done, and the best change so far, for the next steps."""
         self._share = standing.share
         if standing.best is not None:
-            percent = 100.0 * math.expm1(standing.objective.change(standing.differences(standing.best)))
-            self._best_so_far = f"; best {percent:+.1f}% (trial {standing.best.row.number})".replace("-", "−")
+            ratio = math.exp(standing.objective.change(standing.differences(standing.best)))
+            self._best_so_far = f"; best {change_text(ratio)} (trial {standing.best.row.number})"
 
     def _claim_proposed(self, standing: Standing) -> TrialClaim | None:
         """Add the trial that the sampler proposes, and claim it; None if another process has added one meanwhile."""
@@ -765,7 +766,7 @@ def _above_limits(report: VerdictReport, space: SearchSpace) -> str:
     """Return on which texts the result exceeds a limit, as a sentence; empty if it holds them."""
     limits = space.limits or {}
     above = [
-        f"{text.name} {change_text(text.ratio, text.ratio_margin or 0.0)} (limit {limits[text.name]:+g}%)"
+        f"{text.name} {text.change} (limit {limits[text.name]:+g}%)"
         for text in report.texts
         if text.name in limits and text.ratio is not None and 100.0 * (text.ratio - 1.0) > limits[text.name]
     ]
@@ -868,3 +869,15 @@ def conclude(
         with catalog.writing() as session:
             winner = model_by_text(session, made.model).id
             end_evolution(session, evolution_id, "finished", reason, winner, verdict)
+
+
+def removed(catalog: Catalog, evolution_id: int, contributor: str | None = None) -> EvolutionSummary:
+    """Remove an evolution with its trials and texts, and return it; its winner stays.
+
+    With `contributor`, those of others are not found. Raises NoSuchEvolution, Conflict while something works on it, and
+    Busy while its result is made.
+    """
+    with exclusive(catalog, f"evolution {evolution_id}"), catalog.writing() as session:
+        summary = evolution_summary(session, evolution_id, contributor)
+        remove_evolution(session, evolution_id)
+    return summary

@@ -133,6 +133,7 @@ REFUSED = (
     Q("evolutions", (), {"limit": 0}, "/evolutions?limit=0", None, BadQuery),
     Q("evolution", ("999999",), {}, "/evolutions/999999", "evolutions 999999", NoSuchEvolution),
     Q("continue_evolution", ("999999",), {}, None, "evolve 999999", NoSuchEvolution),
+    Q("remove_evolution", ("999999",), {}, None, "evolutions 999999 --remove", NoSuchEvolution),
     Q("trial_recipe", ("{evolution}",), {"trial": 99}, None, None, BadInput),
     Q("trial_recipe", ("999999",), {}, None, "evolutions 999999 --recipe", NoSuchEvolution),
     Q("cancel_job", ("999999",), {}, None, "jobs --cancel 999999", NoSuchJob),

@@ -277,7 +277,10 @@ def evolved(registry: Registry, known: Known, folder: Path) -> object:
     same = [msgspec.structs.replace(one, id=0, created_at=FIRST, finished_at=None) for one in found]
     recipes = [registry.trial_recipe(int(known["evolution"]), trial) for trial in (None, 1)]
     assert [one.texts for one in found] == [("mine", "python"), ("mine", "python"), ("harbour",)]
-    return same, bool(steps), recipes, registry.trial_recipe(number, 1), registry.continue_evolution(number).note
+    again = registry.trial_recipe(number, 1), registry.continue_evolution(number).note
+    gone = msgspec.structs.replace(registry.remove_evolution(number), id=0, created_at=FIRST, finished_at=None)
+    assert number not in [one.id for one in registry.evolutions().items]
+    return same, bool(steps), recipes, again, gone
 
 
 STEPS: dict[str, Step] = {
@@ -298,7 +301,7 @@ STEPS: dict[str, Step] = {
     "validate": validated,
     "quick_look": looked_at,
     "quantize": quantised,
-    **dict.fromkeys(("begin_evolution", "evolve", "continue_evolution", "trial_recipe"), evolved),
+    **dict.fromkeys(("begin_evolution", "evolve", "continue_evolution", "trial_recipe", "remove_evolution"), evolved),
     "cancel_job": lambda registry, known, _: registry.cancel_job(int(known["job"])),
 }
 BY_OTHER_STEPS = {"location", "close", "__enter__", "__exit__"}

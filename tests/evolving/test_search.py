@@ -12,9 +12,9 @@ from sqlalchemy import func, select
 
 from organs.registry.catalog import work
 from organs.registry.catalog.queries.evolutions import trials_of
-from organs.registry.catalog.register.evolutions import NewTrial, add_trial, claim_trial, remove_evolution
+from organs.registry.catalog.register.evolutions import NewTrial, add_trial, claim_trial
 from organs.registry.catalog.tables import EvolutionRow, TrialRow
-from organs.registry.catalog.work import WorkCancelled, put_back
+from organs.registry.catalog.work import WorkCancelled, exclusive, put_back
 from organs.registry.digest import digest_of
 from organs.registry.entities.evolution import Evolution
 from organs.registry.errors import (
@@ -366,11 +366,14 @@ def test_an_evolution_is_removed_with_its_trials_but_not_while_one_runs(zoo: Loc
     with zoo.catalog.writing() as session:
         claim = claim_trial(session, number, "another")
     assert claim is not None
-    with pytest.raises(Conflict, match=f"trials of evolution {number} are running"), zoo.catalog.writing() as session:
-        remove_evolution(session, number)
+    with pytest.raises(Conflict, match=f"trials of evolution {number} are running"):
+        zoo.remove_evolution(number)
     with zoo.catalog.writing() as session:
         put_back(session, claim)
-        remove_evolution(session, number)
+    with exclusive(zoo.catalog, f"evolution {number}"), pytest.raises(Busy):  # its result is made
+        zoo.remove_evolution(number)
+    assert zoo.remove_evolution(number).id == number
+    with zoo.catalog.reading() as session:
         assert trials_of(session, number) == []
     with pytest.raises(NoSuchEvolution, match=f"there is no evolution {number}"):
         zoo.evolution(number)

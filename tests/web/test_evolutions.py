@@ -103,6 +103,13 @@ def test_an_evolution_is_begun_by_the_form_stopped_and_continued(client: FlaskCl
         fail(session, claim, "it was begun with another runtime")
     assert "failed: it was begun with another runtime" in page_at(client, "/evolutions/1").words
     assert "/evolutions/1" in page_at(client, "/jobs/2").links()
+    assert client.post("/evolutions/1/continue", data=token).status_code == 303
+    answer = client.post("/evolutions/1/remove", data=token)
+    assert (answer.status_code, "job 3 does evolution 1: cancel it first" in answer.text) == (409, True)
+    assert client.post("/jobs/3/cancel", data=token).status_code == 303
+    assert "Remove this evolution" in page_at(client, "/evolutions/1").words
+    assert client.post("/evolutions/1/remove", data=token).headers["Location"] == "/evolutions"
+    assert client.get("/evolutions/1").status_code == 404
 
 
 def test_own_texts_are_received_up_to_their_limits(client: FlaskClient, kin: LocalRegistry) -> None:

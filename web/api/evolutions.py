@@ -1,4 +1,4 @@
-"""Evolutions: begin, continue, list, get; the recipe of a trial."""
+"""Evolutions: begin, continue, list, get, remove; the recipe of a trial."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from organs.registry.catalog.queries.evolutions import evolution_summary, newest
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.compose.recipe import recipe_file
 from organs.registry.endpoints import evolutions as endpoints
-from organs.registry.entities.evolution import Evolution, EvolutionPage
+from organs.registry.entities.evolution import Evolution, EvolutionPage, EvolutionSummary
 from organs.registry.entities.job import EVOLUTION_REQUEST_MAX_BYTES, EvolutionRequest, Job
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.evolving.overview import evolution_of
-from organs.registry.evolving.search import standing_of
+from organs.registry.evolving.search import removed, standing_of
 from organs.web.api.operation import queued, serves
 from organs.web.api.uploads import current_contributor_id, receiving
 from organs.web.permissions import user_name, whose_jobs
@@ -65,6 +65,11 @@ def _receive_texts() -> None:
 @serves(endpoints.evolve, receive=_receive_texts)
 def evolve(body: EvolutionRequest) -> Job:
     return queued("evolve", body)
+
+
+@serves(endpoints.remove_evolution)
+def remove_evolution(evolution: int) -> EvolutionSummary:
+    return removed(registry().catalog, evolution, whose_jobs())
 
 
 @serves(endpoints.continue_evolution)

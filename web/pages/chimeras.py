@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flask import Response, redirect, request, url_for
 
-from organs.registry.amounts import NO_VALUE, change_text, gain_text, perplexity_text
+from organs.registry.amounts import NO_VALUE, gain_text, perplexity_text
 from organs.registry.anatomy import OrganType, type_name
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.compose.chimeras import chimera_page
@@ -243,7 +243,7 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
                 NO_VALUE if (perplexity := perplexities.get(text.name)) is None else perplexity_text(perplexity)
                 for perplexities in runs
             ],
-            change_of(text),
+            text.change,
             text.verdict,
             text.counts,
             text.recovered,
@@ -253,14 +253,6 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
         )
         for text in report.scored_texts
     ]
-
-
-def change_of(text: TextVerdict) -> str:
-    """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
-    margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
-    if text.ratio is None and text.early_ratio is not None and text.early_margin is not None:
-        return change_text(text.early_ratio, text.early_margin)
-    return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
 
 
 def _state_of(text: TextVerdict) -> str:

@@ -17,14 +17,22 @@ from organs.registry.entities.evolution import TRIAL_COLUMNS, Evolution, Evoluti
 from organs.registry.entities.job import EVOLUTION_MINUTES_MAX, EvolutionRequest, Job
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.errors import BadInput, BadRecipe, MissingExtra, NotComposable, NotFound
-from organs.registry.evolving.search import CHECK, OVER, RESULT, SEARCH, WITHOUT_PARTS, standing_of
+from organs.registry.evolving.search import (
+    CHECK,
+    OVER,
+    RESULT,
+    SEARCH,
+    TEXTS_DEFAULT,
+    WITHOUT_PARTS,
+    standing_of,
+)
+from organs.registry.evolving.space import MINUTES
 from organs.registry.validation.runtime import NoRuntime
 from organs.registry.validation.texts import CHAT, KINDS
 from organs.web.api import evolutions as api
 from organs.web.charts import evolutions as charts
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.chimeras import change_of
 from organs.web.pages.jobs import missing_runtime
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, list_page, paged, pages, sheet_of, writing_form
 from organs.web.pages.steps import recipe_address
@@ -47,7 +55,6 @@ RELOADED_EACH = 5
 """The page is loaded again after so many further trials, so that it can be read between."""
 JOBS_SEARCHED = 100
 """The newest jobs among which the last one of an evolution is searched."""
-DEFAULT_MINUTES, DEFAULT_TEXTS = 30, ("python", "documentation")
 DONORS_MAX_LENGTH = 2000
 CSV_COLUMNS = ("number", "role", "of_number", "state", "change", "is_allowed", "is_stopped", "same_as", "seconds")
 
@@ -58,7 +65,7 @@ def evolutions() -> WebPage:
     log_in_first()
     page = api.evolutions(**requested(endpoints.evolutions))
     base = request.args.get("base", "").strip()
-    filled = {"base": base, "donors": f"kin:{base}" if base else "", "texts": DEFAULT_TEXTS, "minutes": DEFAULT_MINUTES}
+    filled = {"base": base, "donors": f"kin:{base}" if base else "", "texts": TEXTS_DEFAULT, "minutes": f"{MINUTES:g}"}
     return _list(page, filled)
 
 
@@ -140,7 +147,7 @@ def _context(found: Evolution, job: Job | None, is_worked_on: bool) -> Context:
         "best": found.best,
         "verdict": found.verdict,
         "verdict_rows": [
-            (text.name, change_of(text), text.verdict or "") for text in (found.verdict.texts if found.verdict else ())
+            (text.name, text.change, text.verdict or "") for text in (found.verdict.texts if found.verdict else ())
         ],
         "recipe": "" if found.recipe is None else recipe_yaml(recipe_of(found.recipe)),
         "compose": None if found.recipe is None else _compose_address(found.recipe),
@@ -281,3 +288,10 @@ def continue_evolution(evolution: str) -> str:
     number = parsed_number(evolution, "evolution")
     api.continued(number)
     return url_for("pages.evolution", evolution=number)
+
+
+@writing_form("/evolutions/<evolution>/remove")
+def remove_evolution(evolution: str) -> str:
+    """Remove an evolution that nothing works on, and show the others."""
+    api.remove_evolution(parsed_number(evolution, "evolution"))
+    return url_for("pages.evolutions")

@@ -20,7 +20,6 @@ from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts.picture import PictureParent, PictureTexts, picture, tone
 from organs.web.pages.anatomy import LegendLine, can_be_drawn, legend, marks, tones
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.chimeras import change_of
 from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import pages
 from organs.web.params import addressed_model
@@ -105,8 +104,8 @@ def _result(chimera: Chimera) -> tuple[str, str]:
     worst = max(measured, key=lambda text: text.ratio or 0.0)
     remark = f"Perplexity on {best.name} against the base: {report.verdict}."
     if worst is not best:
-        remark += f" At worst {change_of(worst)} on {worst.name}."
-    return change_of(best), remark
+        remark += f" At worst {worst.change} on {worst.name}."
+    return best.change, remark
 
 
 def _model_texts(

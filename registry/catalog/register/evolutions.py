@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.evolutions import has_living_trials
+from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.rows import insert_all, insert_missing
 from organs.registry.catalog.tables import EvolutionRow, TrialRow
@@ -144,7 +145,10 @@ def end_evolution(
 
 
 def remove_evolution(session: Session, evolution_id: int) -> None:
-    """Remove an evolution with its trials and texts; its winner stays. Raises Conflict while trials run."""
+    """Remove an evolution with its trials and texts; its winner stays. Raises Conflict while something works on it."""
+    job = next((job for job in active_jobs(session, "evolve") if job.arguments.get("evolution") == evolution_id), None)
+    if job is not None:
+        raise Conflict(f"job {job.id} does evolution {evolution_id}: cancel it first")
     if has_living_trials(session, evolution_id):
         raise Conflict(f"trials of evolution {evolution_id} are running: stop its command first")
     session.execute(delete(EvolutionRow).where(EvolutionRow.id == evolution_id))
