@@ -105,9 +105,10 @@ def test_an_evolution_is_begun_by_the_form_stopped_and_continued(client: FlaskCl
     assert "/evolutions/1" in page_at(client, "/jobs/2").links()
     assert client.post("/evolutions/1/continue", data=token).status_code == 303
     answer = client.post("/evolutions/1/remove", data=token)
-    assert (answer.status_code, "job 3 does evolution 1: cancel it first" in answer.text) == (409, True)
+    assert (answer.status_code, "Job 3 does evolution 1: cancel it first" in answer.text) == (409, True)
     assert client.post("/jobs/3/cancel", data=token).status_code == 303
-    assert "Remove this evolution" in page_at(client, "/evolutions/1").words
+    assert "?remove=1#remove" in page_at(client, "/evolutions/1").links()
+    assert "are removed for good" in page_at(client, "/evolutions/1?remove=1").words
     assert client.post("/evolutions/1/remove", data=token).headers["Location"] == "/evolutions"
     assert client.get("/evolutions/1").status_code == 404
 

@@ -106,7 +106,7 @@ def begin_evolution() -> str | WebPage:
 
 @paged("/evolutions/<evolution>", csv=True)
 def evolution(evolution: str) -> WebPage:
-    """Show one evolution; with `all=1`, all of its trials."""
+    """Show one evolution; with `all=1`, all of its trials; with `remove=1`, the form that removes it."""
     log_in_first()
     number = parsed_number(evolution, "evolution")
     found = api.shown_evolution(number)
@@ -163,6 +163,7 @@ def _context(found: Evolution, job: Job | None, is_worked_on: bool) -> Context:
         "failed": [trial for trial in found.history if trial.state in ("failed", "set_aside")],
         "columns": {column.name: column for column in TRIAL_COLUMNS},
         "csv": url_for("pages.evolution_csv", evolution=found.id),
+        "asks_to_remove": request.args.get("remove") == "1",
     }
 
 
