@@ -437,16 +437,14 @@ def _evolution_texts(space: SearchSpace, texts: Sequence[EvolutionText]) -> tupl
 
 
 def _evolve(
-    registry: LocalRegistry, arguments: EvolutionArguments, report_progress: StepProgress, _contributor: str
+    registry: LocalRegistry, arguments: EvolutionArguments, report_progress: StepProgress, contributor: str
 ) -> EvolutionJobResult:
     number = arguments.evolution
-    with registry.catalog.reading() as session:
-        owner = evolution_summary(session, number).contributor
     evolve(
         *(registry.catalog, registry.blobs, number),
         LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
         report_progress,
-        lambda size_bytes: _check_quota(registry, size_bytes, owner),
+        lambda size_bytes: _check_quota(registry, size_bytes, contributor),
     )
     with registry.catalog.reading() as session:
         summary = evolution_summary(session, number)
@@ -460,13 +458,13 @@ EVOLVE = JobKind("evolve", EVOLUTION, EvolutionArguments, _evolve, _settle_evolu
 The evolution begins with the job, in one transaction, so a job that is put back, or whose runner dies, continues it."""
 
 
-def continued_evolution(registry: LocalRegistry, evolution: int, contributor: str) -> int:
-    """Return the job that does an evolution, or queue one for the contributor.
+def continued_evolution(registry: LocalRegistry, evolution: int, whose: str | None = None) -> int:
+    """Return the job that does an evolution, or queue one for its contributor; with `whose`, only if it is theirs.
 
-    The contributor must be allowed to see the evolution. Raises BadInput for an evolution that is too long for a job,
-    NoSuchEvolution, QueueFull, TooMany.
+    Raises BadInput for an evolution that is too long for a job, NoSuchEvolution, QueueFull, TooMany.
     """
     with registry.catalog.writing() as session:
+        contributor = evolution_summary(session, evolution, whose).contributor
         for job in active_jobs(session, EVOLVE.name):
             if job.arguments.get("evolution") == evolution:
                 return job.id

@@ -258,7 +258,7 @@ def test_an_evolution_begins_with_its_job_and_a_job_that_is_put_back_continues_i
     space = {"base": "base", "donors": ["tuned"], "texts": ["mine"], "limits": {"python": 1}, "trials": 5}
     job_id = add_job(kin, "evolve", {"space": space, "texts": texts})
     assert kin.job(job_id).arguments == {"evolution": 1}, "the texts are in the evolution"
-    assert kinds.continued_evolution(kin, 1, "local") == job_id
+    assert kinds.continued_evolution(kin, 1) == job_id
     begun = kin.evolution(1)
     assert (begun.texts, begun.trials_allowed, begun.seconds_allowed) == (("mine", "python"), 5, 14400.0)
     for event in (stop, Event()):
@@ -266,7 +266,7 @@ def test_an_evolution_begins_with_its_job_and_a_job_that_is_put_back_continues_i
     assert done == [1, 1]
     assert kin.job(job_id).result == {"evolution": 1, "model": None, "address": "/evolutions/1"}
     assert kin.evolution(1).note == "no trial is better than the base"
-    assert kinds.continued_evolution(kin, 1, "local") > job_id
+    assert kinds.continued_evolution(kin, 1) > job_id
 
 
 def test_no_evolution_begins_without_its_job_and_no_result_exceeds_the_quota(

@@ -16,7 +16,7 @@ from organs.registry.evolving.overview import evolution_of
 from organs.registry.evolving.search import removed, standing_of
 from organs.web.api.operation import queued, serves
 from organs.web.api.uploads import current_contributor_id, receiving
-from organs.web.permissions import user_name, whose_jobs
+from organs.web.permissions import whose_jobs
 from organs.web.rate_limits import take_turn
 from organs.web.responses import reading, registry, searching
 
@@ -81,7 +81,4 @@ def continue_evolution(evolution: int) -> Job:
 
 def continued(evolution: int) -> int:
     """Return the job that does an evolution that the user may see, or a new one. Raises NoSuchEvolution."""
-    whose = whose_jobs()
-    with searching() as session:
-        evolution_summary(session, evolution, whose)
-    return continued_evolution(registry(), evolution, user_name())
+    return continued_evolution(registry(), evolution, whose_jobs())
