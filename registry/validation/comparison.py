@@ -680,12 +680,11 @@ def check_same_tokens(chimera: Score, base: Score) -> None:
 
 
 def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequence[str]) -> str | None:
-    """Return why there is no control, as a sentence; None if there is one."""
+    """Return why there is no control, as a sentence; None if there is one, or if nothing was grafted."""
     unknown = f"it is unknown whether the {act} tensors work"
-    if chimera.failure is not None or act == QUANTISED:
+    has_nothing_to_check = control is None and act == GRAFTED and not touched
+    if chimera.failure is not None or act == QUANTISED or has_nothing_to_check:
         return None
-    if control is None and act == GRAFTED and not touched:
-        return "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
     if control is None:
         return f"No feed-forward tensor was {act}, so there is no control, and {unknown}."
     if control.missing is not None:

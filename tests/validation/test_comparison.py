@@ -83,9 +83,7 @@ def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path
     purified = graft(A, B, feed_forward(A, [0]), tmp_path / "chimera.gguf")
     comparison = compared(purified, numbers(chimera=15.0), grafted=[])
     assert (comparison.control, comparison.zeroed, comparison.verdict) == (None, (), VerdictKind.DEGRADED)
-    assert comparison.reason.endswith(
-        "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
-    )
+    assert "control" not in comparison.reason
 
 
 def test_a_graft_is_judged_separately_from_other_changes(tmp_path: Path) -> None:
