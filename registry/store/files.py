@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,9 +33,9 @@ Buffer = bytes | bytearray | memoryview
 PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
 """Modes of files of a registry: other users of the machine must not read submissions before publication."""
 LEFT_SECONDS = 2
-"""A file that is being placed is locked so long after it was created, or it was left by a killed process."""
+"""A temporary file or folder is locked so long after it was created, or it was left by a killed process."""
 KEPT_SECONDS = 7 * 24 * 3600
-"""How long the folder of a killed process, or the copy of an interrupted fetch, stays. A later use removes it."""
+"""How long the copy of an interrupted fetch stays, and the folder of a killed process where folders have no locks."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
 """Modes of files that are written to a path of the user; the umask applies to them."""
 
@@ -478,18 +478,32 @@ def remove_temporaries(folder: Path) -> None:
 def temporary_folder(within: Path, prefix: str = "work-") -> Iterator[Path]:
     """Return a context manager for a new folder inside of `within`, which is removed at its end.
 
-    Folders that killed processes left long ago are removed too. Raises StoreUnwritable.
+    It is locked until then, and folders that killed processes left are removed. Raises StoreUnwritable.
     """
-    oldest = time.time() - KEPT_SECONDS
     with translating(within):
         Files().make_folder(within, PRIVATE_FOLDER)
         for other in within.glob(f"{prefix}*"):
-            with suppress(OSError):  # another process removes it
-                if other.is_dir() and other.stat().st_mtime < oldest:
-                    shutil.rmtree(other, ignore_errors=True)
+            with suppress(OSError):  # another process works in it, or removes it
+                age = time.time() - other.lstat().st_mtime
+                with _locked(other, fcntl.LOCK_NB) if LEFT_SECONDS < age < KEPT_SECONDS else nullcontext():
+                    if age > LEFT_SECONDS:
+                        shutil.rmtree(other, ignore_errors=True)
         folder = TemporaryDirectory(prefix=prefix, dir=within)
-    with folder as path:
+    with folder as path, ExitStack() as lock:
+        with suppress(OSError):  # a file system without locks of folders
+            lock.enter_context(_locked(Path(path)))
         yield Path(path)
+
+
+@contextmanager
+def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Hold the lock of a folder during the block. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_room(folder: Path, size_bytes: int, files: Files) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import socket
@@ -130,12 +131,28 @@ def test_a_system_error_becomes_one_message(number: int, kind: type[OrganError])
     assert "Errno" not in str(error)
 
 
-def test_the_folders_of_killed_processes_are_removed_after_a_week(tmp_path: Path) -> None:
-    for name, age in (("work-old", KEPT_SECONDS + 60), ("work-young", 60), ("other", 2 * KEPT_SECONDS)):
+def test_the_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path) as used:
+        for name, age in (("work-left", 60), ("work-new", 0), ("other", 2 * KEPT_SECONDS), (used.name, 60)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "shard").touch()
+            moment = time.time() - age
+            os.utime(tmp_path / name, (moment, moment))
+        with temporary_folder(tmp_path) as folder:
+            assert {path.name for path in tmp_path.iterdir()} == {"work-new", "other", used.name, folder.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"work-new", "other"}
+
+
+def test_without_locks_the_folders_of_killed_processes_are_removed_after_a_week(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EBADF, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for name, age in (("work-old", KEPT_SECONDS + 60), ("work-young", 60)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "shard").touch()
         moment = time.time() - age
         os.utime(tmp_path / name, (moment, moment))
     with temporary_folder(tmp_path) as folder:
-        assert {path.name for path in tmp_path.iterdir()} == {"work-young", "other", folder.name}
-    assert {path.name for path in tmp_path.iterdir()} == {"work-young", "other"}
+        assert {path.name for path in tmp_path.iterdir()} == {"work-young", folder.name}
