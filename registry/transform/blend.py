@@ -362,7 +362,8 @@ def _of_changes(keep: Keep | None, *, elect: bool) -> Callable[..., Blend]:
                 change = donor - band.base
                 if mask is not None:
                     change = np.where(mask(band.start, change), change, 0.0)
-                changes.append(change * factor)
+                change *= factor
+                changes.append(change)
             mixed = _added(changes)
             divisor: Any = everything
             if elect:
@@ -372,7 +373,9 @@ def _of_changes(keep: Keep | None, *, elect: bool) -> Callable[..., Blend]:
                 divisor = _added(agrees * item for agrees, item in zip(agreeing, weight, strict=True))
             if normalize:
                 mixed = mixed / np.where(np.abs(divisor) < TINY, 1.0, divisor)
-            return band.base + mixed * scale
+            mixed *= scale
+            mixed += band.base
+            return mixed
 
         return blend
 

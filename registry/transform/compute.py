@@ -23,6 +23,7 @@ from organs.registry.transform.values import (
     Window,
     encoded,
     in_windows,
+    written,
 )
 
 RANK_MAX = 4096
@@ -314,7 +315,7 @@ def computed(computation: Computation) -> Iterator[bytes]:
     if computation.importances is not None:
         pieces = _weighed(computation, computation.importances)
     elif computation.purification is None:
-        pieces = (encoded(window, computation.dtype)[0] for window in changed_values(computation))
+        pieces = (written(window, computation.dtype) for window in changed_values(computation))
     else:
         elements, purification = computation.source.elements, computation.purification
         pieces = purified_and_encoded(lambda: changed_values(computation), elements, purification, computation.dtype)

@@ -18,6 +18,7 @@ from organs.registry.transform.values import (
     WINDOW_ELEMENTS,
     Window,
     encoded,
+    written,
 )
 
 
@@ -226,7 +227,7 @@ def purified_and_encoded(
     unchanged = is_unchanged(before)
     for window in windows():
         if unchanged:
-            yield encoded(window, dtype)[0]
+            yield written(window, dtype)
             continue
         wanted = restored(cleaned(window, purification), before, after)
         # A short last window has a larger tolerance, because it has less weight.

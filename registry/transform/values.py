@@ -92,13 +92,12 @@ class Plain:
         size_bytes = self.dtype.size_bytes(count)
         data = self.read(self.dtype.size_bytes(start), size_bytes)
         assert memoryview(data).nbytes == size_bytes
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            values = decode(data, self.dtype).astype(np.float64)
-        # F32 is the widest type that is written, so a larger value could not be stored.
-        with np.errstate(invalid="ignore"):  # a NaN, which fails the comparison
+        with np.errstate(invalid="ignore"):  # signalling NaNs, and a NaN, which fails the comparison
+            values = decode(data, self.dtype)
+            # F32 is the widest type that is written, so a larger value could not be stored.
             if values.size and not (values.max() <= FLOAT32_MAX and values.min() >= -FLOAT32_MAX):
                 raise BadOrgan(f"one of the {count:,} values from number {start:,} on cannot be stored as F32")
-        return values
+            return values.astype(np.float64)
 
     def part(self, start: int, shape: tuple[int, ...]) -> Plain:
         """Return consecutive values from number `start`, whole blocks, as a tensor of `shape`."""
@@ -198,22 +197,29 @@ def encoded(values: Window, dtype: DType, importances: NDArray[np.float32] | Non
     With `importances` of the columns, the values are whole rows, and the errors of rounding are weighed by them. Raises
     BadOrgan if a value is not finite or too large for `dtype`: no value is clipped silently.
     """
+    data = _rounded(values, dtype, importances)
+    decoded = decode(data, dtype).astype(np.float64)
+    _refuse_beyond(FLOAT32_MAX, decoded, dtype)  # the scale of a block is F16 and may be infinite
+    return data, decoded
+
+
+def written(values: Window, dtype: DType) -> bytes:
+    """Return the bytes that `encoded` returns, without decoding them if `dtype` has no blocks. Raises BadOrgan."""
+    return encoded(values, dtype)[0] if dtype.block_elements > 1 else _rounded(values, dtype, None)
+
+
+def _rounded(values: Window, dtype: DType, importances: NDArray[np.float32] | None) -> bytes:
     _refuse_beyond(_LARGEST.get(dtype.name, FLOAT32_MAX), values, dtype)
     if dtype.block_elements > 1:
         # The reciprocal of a very small scale would be infinite, and processors convert infinity to different whole
         # numbers. If a block has only values this small, its scale in F16 is 0 in any case.
         values = np.where(np.abs(values) < FLUSHED, 0.0, values)
     if importances is None and dtype.name in WRITTEN_AS_THEY_ARE:
-        data = quantize(values, dtype)
-    elif importances is not None:
-        _refuse_beyond(FLOAT16_MAX, values, dtype)
-        data = encode_weighted(values.reshape(-1, importances.size), dtype, importances)
-    else:
-        _refuse_beyond(FLOAT16_MAX, values, dtype)  # encoders of others may stop the program
-        data = encode(values, dtype)
-    decoded = decode(data, dtype).astype(np.float64)
-    _refuse_beyond(FLOAT32_MAX, decoded, dtype)  # the scale of a block is F16 and may be infinite
-    return data, decoded
+        return quantize(values, dtype)
+    _refuse_beyond(FLOAT16_MAX, values, dtype)  # encoders of others may stop the program
+    if importances is not None:
+        return encode_weighted(values.reshape(-1, importances.size), dtype, importances)
+    return encode(values, dtype)
 
 
 def _refuse_beyond(largest: float, values: Window, dtype: DType) -> None:
