@@ -7,7 +7,7 @@ evolution and on the number of the trial. So nothing of Optuna is stored, and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 EXTRA = "evolve"
 RANDOM_TRIALS = 10
 """With fewer trials, values are at random."""
+TRIALS_BY_GROUP = 6
+"""With fewer trials for each group of parameters that have one value for each group, another such one is proposed."""
 CANDIDATES = 64
 """The points of which the estimator proposes the best."""
 
@@ -57,9 +59,23 @@ def proposed(
     """Return a choice for the trial `number`, for an evolution with this `seed` and number of `objectives`.
 
     J. Bergstra and others, "Algorithms for hyper-parameter optimization" (2011), in its multivariate form; of several
-    objectives Y. Ozaki and others, "Multiobjective tree-structured Parzen estimator" (2022). Raises MissingExtra.
+    objectives Y. Ozaki and others, "Multiobjective tree-structured Parzen estimator" (2022). First each group of
+    parameters has one value, such as the weight of a donor, then each parameter its own. Raises MissingExtra.
     """
     check_extra()
+    tried = list(tried)
+    groups = {one.group: one for one in parameters}
+    if not is_random and len(groups) < len(parameters):
+        coarse = [
+            TriedChoice(found, one.objectives, one.excesses)
+            for one in tried
+            if (found := _by_group(parameters, one.values))
+        ]
+        if len(coarse) < TRIALS_BY_GROUP * len(groups):
+            chosen = proposed(
+                [replace(one, key=group) for group, one in groups.items()], coarse, objectives, seed, number
+            )
+            return {one.key: chosen[one.group] for one in parameters}
     import optuna
     from optuna.samplers import RandomSampler, TPESampler
 
@@ -75,6 +91,12 @@ def proposed(
     study.add_trials([_frozen(trial, space) for trial in tried])
     found = study.ask(space).params
     return {one.key: found[one.key] if one.words else one.rounded(found[one.key]) for one in parameters}
+
+
+def _by_group(parameters: Sequence[SearchParameter], values: Values) -> dict[str, float | str] | None:
+    """Return the value of each group; None if a group has several."""
+    found: dict[str, float | str] = {}
+    return found if all(found.setdefault(one.group, values[one.key]) == values[one.key] for one in parameters) else None
 
 
 def _distribution(parameter: SearchParameter) -> BaseDistribution:

@@ -228,6 +228,8 @@ class SearchParameter:
     """For people."""
     part: str
     """The part of the result that it belongs to, for people: what one donor gives to one type of tensors."""
+    group: str
+    """What one donor gives to all types and depths, or one step of grafts: the first trials have one value for it."""
     low: float = 0.0
     high: float = 0.0
     words: tuple[str, ...] = ()
@@ -257,29 +259,34 @@ class Choices:
         for number, step in enumerate(self.space.blends):
             if len(step.method) > 1:
                 name = f"method of blend {number + 1}" if len(self.space.blends) > 1 else "method"
-                yield SearchParameter(f"blends[{number}].method", name, name, words=step.method, neutral=step.method[0])
+                key = f"blends[{number}].method"
+                yield SearchParameter(key, name, name, key, words=step.method, neutral=step.method[0])
             for model in step.models:
                 for kinds in _weighed_together(step.types):
                     for depth, where in self._depths(kinds[0], step.depths):
                         part = f"{self._short(model)}, {' and '.join(map(type_name, kinds))}"
-                        key = f"blends[{number}].{model}.{kinds[0]}.{depth}"
-                        yield SearchParameter(key, f"weight of {part}{where}", part, *step.weight)
+                        group = f"blends[{number}].{model}"
+                        key = f"{group}.{kinds[0]}.{depth}"
+                        yield SearchParameter(key, f"weight of {part}{where}", part, group, *step.weight)
                 if step.density is not None:
                     part = f"{self._short(model)}, density"
-                    yield SearchParameter(f"blends[{number}].{model}.density", part, part, *step.density, neutral=1.0)
+                    key = f"blends[{number}].{model}.density"
+                    yield SearchParameter(key, part, part, key, *step.density, neutral=1.0)
 
     def _of_grafts(self) -> Iterator[SearchParameter]:
         for number, step in enumerate(self.space.grafts):
             for kind in step.types:
                 for depth, where in self._depths(kind, step.depths):
                     part = f"grafted {type_name(kind)}{where}"
-                    key = f"grafts[{number}].{kind}.{depth}"
-                    yield SearchParameter(key, part, part, words=(NO_MODEL, *step.models), neutral=NO_MODEL)
+                    group = f"grafts[{number}]"
+                    key = f"{group}.{kind}.{depth}"
+                    yield SearchParameter(key, part, part, group, words=(NO_MODEL, *step.models), neutral=NO_MODEL)
 
     def _of_adapters(self) -> Iterator[SearchParameter]:
         for number, step in enumerate(self.space.adapters):
             part = f"{self._short(step.adapter)}, adapter"
-            yield SearchParameter(f"adapters[{number}]", f"scale of {part}", part, *step.scale)
+            key = f"adapters[{number}]"
+            yield SearchParameter(key, f"scale of {part}", part, key, *step.scale)
 
     def _short(self, model: str) -> str:
         """Return the name of a model without its namespace and version, if no other model of the space has it."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from organs.registry.errors import MissingExtra
-from organs.registry.evolving.proposals import TriedChoice, check_extra, proposed
+from organs.registry.evolving.proposals import TRIALS_BY_GROUP, TriedChoice, check_extra, proposed
 from organs.registry.evolving.space import Choices, Values, space_of_values
 
 MODELS = ("me/a@1", "me/b@1")
@@ -60,6 +60,23 @@ def test_proposals_come_nearer_to_what_was_good_and_random_ones_do_not() -> None
     at_random = [distance(asked(tried(), number, is_random=True)) for number in range(31, 51)]
     assert sum(by_trials) < 0.6 * sum(at_random)
     assert asked(tried(), is_random=True) == random_choice(31), "at random, the trials have no effect"
+
+
+def test_a_donor_first_has_one_weight_and_then_one_for_each_type_and_depth() -> None:
+    parameters = Choices(space_of_values({"base": "me/base@1", "blends": [{"models": MODELS}]}), 30).parameters
+    assert len(parameters) == 14
+
+    def most_weights(values: Values) -> int:
+        return max(len({values[one.key] for one in parameters if one.group.endswith(model)}) for model in MODELS)
+
+    trials: list[TriedChoice] = []
+    for number in range(1, 2 * TRIALS_BY_GROUP + 1):
+        values = proposed(parameters, trials, 1, 0, number)
+        assert most_weights(values) == 1, number
+        assert most_weights(proposed(parameters, trials, 1, 0, number, is_random=True)) > 1
+        trials.append(TriedChoice(values, (sum((float(value) - 0.9) ** 2 for value in values.values()),)))
+    assert min(one.objectives for one in trials) < (1.0,), "at random, fourteen weights are seldom so near"
+    assert most_weights(proposed(parameters, trials, 1, 0, len(trials) + 1)) > 1
 
 
 def test_running_trials_are_known_to_the_sampler() -> None:
