@@ -383,9 +383,9 @@ def _settle_evolution(
             space = space_of_values(values)
         case _:
             raise BadInput("give either space, an object, or space_text, YAML")
-    _check_length(space)
     if space.minutes is None and space.trials is not None:
         space = replace(space, minutes=EVOLUTION_MINUTES_MAX)
+    _check_length(space)
     new = checked_evolution(
         registry.catalog,
         registry.blobs,
@@ -461,7 +461,7 @@ The evolution begins with the job, in one transaction, so a job that is put back
 def continued_evolution(registry: LocalRegistry, evolution: int, whose: str | None = None) -> int:
     """Return the job that does an evolution, or queue one for its contributor; with `whose`, only if it is theirs.
 
-    Raises BadInput for an evolution that is too long for a job, NoSuchEvolution, QueueFull, TooMany.
+    Raises BadInput for an evolution of more than EVOLUTION_MINUTES_MAX, NoSuchEvolution, QueueFull, TooMany.
     """
     with registry.catalog.writing() as session:
         contributor = evolution_summary(session, evolution, whose).contributor

@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["winner_model_id"], ["models.id"], name=op.f("fk_evolutions_winner_model_id_models")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_evolutions")),
         sqlite_strict=True,
+        sqlite_autoincrement=True,
     )
     for column in ("contributor_id", "base_model_id", "winner_model_id"):
         op.create_index(op.f(f"ix_evolutions_{column}"), "evolutions", [column])

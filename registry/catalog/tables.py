@@ -1238,6 +1238,8 @@ class EvolutionRow(Base):
     """A search for the best chimera of a base. Its trials are in TrialRow."""
 
     __tablename__ = "evolutions"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+    """The number of a removed evolution is not used again: jobs name it."""
 
     id: Mapped[Id]
     contributor_id: Mapped[ContributorId] = mapped_column(index=True)

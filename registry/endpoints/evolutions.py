@@ -65,6 +65,6 @@ def continue_evolution(evolution: EvolutionNumber) -> Job:
 
 @GROUP.write("delete", "/evolutions/{evolution}", "Remove an evolution", refusals=(404, 409))
 def remove_evolution(evolution: EvolutionNumber) -> EvolutionSummary:
-    """Remove an evolution with its trials and its texts, and return it. The chimera that it made stays. A running one
-    is refused: cancel its job first.
+    """Remove an evolution with its trials and its texts, and return it. The chimera that it made stays. Refused while a
+    job or another process works on it.
     """

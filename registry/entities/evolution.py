@@ -93,8 +93,8 @@ class EvolutionTrial(Entity):
     seconds: Annotated[float, Meta(description="The time that it took.")] | None = None
 
     @property
-    def percent(self) -> str:
-        """The mean change of the perplexity."""
+    def amount(self) -> str:
+        """The mean change of the perplexity, as text."""
         return NO_VALUE if self.change is None else change_text(math.exp(min(self.change, 20.0)))
 
 
@@ -203,7 +203,7 @@ TRIAL_COLUMNS = (
     Column("number", "trial", CellKind.FIGURE),
     Column("role", rank=3),
     Column("state", rank=4, shown=lambda trial: trial.state.replace("_", " ")),
-    Column("change", "mean change", CellKind.FIGURE, shown="percent"),
+    Column("change", "mean change", CellKind.FIGURE, shown="amount"),
     Column(
         "texts",
         "on each text",

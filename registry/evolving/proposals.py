@@ -22,7 +22,7 @@ EXTRA = "evolve"
 RANDOM_TRIALS = 10
 """With fewer trials, values are at random."""
 TRIALS_BY_GROUP = 6
-"""With fewer trials for each group of parameters that have one value for each group, another such one is proposed."""
+"""The first trials, so many for each group of numbers, have one value for each group."""
 CANDIDATES = 64
 """The points of which the estimator proposes the best."""
 
@@ -67,15 +67,15 @@ def proposed(
     groups = {one.group: one for one in parameters}
     if not is_random and len(groups) < len(parameters):
         coarse = [
-            TriedChoice(found, one.objectives, one.excesses)
+            TriedChoice(shared, one.objectives, one.excesses)
             for one in tried
-            if (found := _by_group(parameters, one.values))
+            if (shared := _by_group(parameters, one.values))
         ]
-        if len(coarse) < TRIALS_BY_GROUP * len(groups):
-            chosen = proposed(
+        if len(coarse) < max(RANDOM_TRIALS, TRIALS_BY_GROUP * sum(not one.words for one in groups.values())):
+            by_group = proposed(
                 [replace(one, key=group) for group, one in groups.items()], coarse, objectives, seed, number
             )
-            return {one.key: chosen[one.group] for one in parameters}
+            return {one.key: by_group[one.group] for one in parameters}
     import optuna
     from optuna.samplers import RandomSampler, TPESampler
 

@@ -74,6 +74,7 @@ from organs.registry.errors import (
     BadInput,
     BadRecipe,
     Busy,
+    Conflict,
     DiskFull,
     NoSandbox,
     NotAssemblable,
@@ -576,8 +577,8 @@ class Evolver:
     choices: Choices = field(init=False)
     _parents: dict[int, Parent] = field(default_factory=dict)
     """The models of all trials, which are read once."""
-    _planned: Plan | None = None
-    """The last plan: a trial is planned before it is claimed, and then done."""
+    _planned: tuple[Recipe, Plan] | None = None
+    """The last recipe with its plan: a trial is planned before it is claimed, and then done."""
     _share: float = 0.0
     _best_so_far: str = ""
 
@@ -691,11 +692,13 @@ class Evolver:
 
     def _plan(self, values: Mapping[str, float | str]) -> Plan:
         recipe = self.choices.recipe(values)
-        if self._planned is None or self._planned.recipe != recipe:
+        if self._planned is None or self._planned[0] != recipe:
             with self.catalog.reading() as session:
-                self._planned = plan_recipe(recipe, TrialLibrary(session, self.blobs, _parents=self._parents))
-        self._planned.check()
-        return self._planned
+                plan = plan_recipe(recipe, TrialLibrary(session, self.blobs, _parents=self._parents))
+            self._planned = recipe, plan
+        plan = self._planned[1]
+        plan.check()
+        return plan
 
     def _do(self, claim: TrialClaim) -> None:
         """Do a claimed trial, and record how it ended."""
@@ -824,7 +827,7 @@ def conclude(
     Done once, also if several processes do it. Raises Busy while another process does it, NotComposable, BadOrgan,
     NoVerdict, StoreError, DiskFull. `check_size` is called with the bytes of the file before it is made.
     """
-    with exclusive(catalog, f"evolution {evolution_id}"):
+    with exclusive(catalog, _result_lease(evolution_id)):
         with catalog.reading() as session:
             summary = evolution_summary(session, evolution_id)
             if summary.state != "running":
@@ -835,8 +838,9 @@ def conclude(
             best = standing.best
             if best is not None:
                 plan = plan_recipe(standing.recipe(), library)
-                if {finding.code for finding in plan.unaccepted} == {LOST_IN_ROUNDING}:
-                    plan = plan.accepting_all()  # the trial measured what is left of the change
+                lost = [finding.sentence for finding in plan.unaccepted if finding.code == LOST_IN_ROUNDING]
+                if len(lost) == len(plan.unaccepted):  # trials measured what rounding left, and the verdict will
+                    plan = plan.accepting_all()
         if best is None or standing.objective.change(standing.differences(best)) >= 0.0:
             with catalog.writing() as session:
                 if standing.searched:
@@ -863,7 +867,9 @@ def conclude(
             report = run_chimera(
                 *(catalog, blobs, made.model, proof, runtime, ValidationBudget(seconds), progress), gained_on=counted
             )
-            verdict, reason = encode(report).decode(), _above_limits(report, standing.space)
+            verdict = encode(report).decode()
+            remarks = [_above_limits(report, standing.space), *(lost if standing.space.quantize else ())]
+            reason = "; ".join(filter(None, remarks))
         except (NoVerdict, BadInput) as error:  # it would be the same the next time
             reason = f"the result was made, and could not be measured: {error}"
         with catalog.writing() as session:
@@ -874,10 +880,19 @@ def conclude(
 def removed(catalog: Catalog, evolution_id: int, contributor: str | None = None) -> EvolutionSummary:
     """Remove an evolution with its trials and texts, and return it; its winner stays.
 
-    With `contributor`, those of others are not found. Raises NoSuchEvolution, Conflict while something works on it, and
-    Busy while its result is made.
+    With `contributor`, those of others are not found. Raises NoSuchEvolution, and Conflict while something works on it.
     """
-    with exclusive(catalog, f"evolution {evolution_id}"), catalog.writing() as session:
-        summary = evolution_summary(session, evolution_id, contributor)
-        remove_evolution(session, evolution_id)
+    with catalog.reading() as session:
+        evolution_summary(session, evolution_id, contributor)
+    try:
+        with exclusive(catalog, _result_lease(evolution_id)), catalog.writing() as session:
+            summary = evolution_summary(session, evolution_id, contributor)
+            remove_evolution(session, evolution_id)
+    except Busy as error:
+        raise Conflict(f"the result of evolution {evolution_id} is being made: wait until it is done") from error
     return summary
+
+
+def _result_lease(evolution_id: int) -> str:
+    """Return the name of what the process holds that makes the result."""
+    return f"evolution {evolution_id}"

@@ -229,7 +229,7 @@ class SearchParameter:
     part: str
     """The part of the result that it belongs to, for people: what one donor gives to one type of tensors."""
     group: str
-    """What one donor gives to all types and depths, or one step of grafts: the first trials have one value for it."""
+    """What one donor gives to all types and depths: the first trials have one value for a group."""
     low: float = 0.0
     high: float = 0.0
     words: tuple[str, ...] = ()
@@ -278,9 +278,8 @@ class Choices:
             for kind in step.types:
                 for depth, where in self._depths(kind, step.depths):
                     part = f"grafted {type_name(kind)}{where}"
-                    group = f"grafts[{number}]"
-                    key = f"{group}.{kind}.{depth}"
-                    yield SearchParameter(key, part, part, group, words=(NO_MODEL, *step.models), neutral=NO_MODEL)
+                    key = f"grafts[{number}].{kind}.{depth}"
+                    yield SearchParameter(key, part, part, key, words=(NO_MODEL, *step.models), neutral=NO_MODEL)
 
     def _of_adapters(self) -> Iterator[SearchParameter]:
         for number, step in enumerate(self.space.adapters):

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,8 +32,8 @@ Buffer = bytes | bytearray | memoryview
 
 PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
 """Modes of files of a registry: other users of the machine must not read submissions before publication."""
-LEFT_SECONDS = 2
-"""A temporary file or folder is locked so long after it was created, or it was left by a killed process."""
+LEFT_SECONDS, LEFT_FOLDER_SECONDS = 2, 60
+"""A temporary file, or folder, that is older and not locked was left by a killed process."""
 KEPT_SECONDS = 7 * 24 * 3600
 """How long the copy of an interrupted fetch stays, and the folder of a killed process where folders have no locks."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
@@ -484,15 +484,29 @@ def temporary_folder(within: Path, prefix: str = "work-") -> Iterator[Path]:
         Files().make_folder(within, PRIVATE_FOLDER)
         for other in within.glob(f"{prefix}*"):
             with suppress(OSError):  # another process works in it, or removes it
-                age = time.time() - other.lstat().st_mtime
-                with _locked(other, fcntl.LOCK_NB) if LEFT_SECONDS < age < KEPT_SECONDS else nullcontext():
-                    if age > LEFT_SECONDS:
-                        shutil.rmtree(other, ignore_errors=True)
+                _remove_if_left(other)
         folder = TemporaryDirectory(prefix=prefix, dir=within)
-    with folder as path, ExitStack() as lock:
+    with ExitStack() as lock:
         with suppress(OSError):  # a file system without locks of folders
-            lock.enter_context(_locked(Path(path)))
-        yield Path(path)
+            lock.enter_context(_locked(Path(folder.name)))
+        with folder as path:
+            yield Path(path)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder that no process has locked; without locks, an old one. Raises OSError."""
+    age = time.time() - folder.lstat().st_mtime
+    if age < LEFT_FOLDER_SECONDS:
+        return
+    try:
+        with _locked(folder, fcntl.LOCK_NB):
+            shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        return
+    except OSError:
+        if age < KEPT_SECONDS:
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

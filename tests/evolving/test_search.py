@@ -366,7 +366,7 @@ def test_an_evolution_is_removed_with_its_trials_but_not_while_one_runs(zoo: Loc
     with zoo.catalog.writing() as session:
         claim = claim_trial(session, number, "another")
     assert claim is not None
-    with pytest.raises(Conflict, match=f"trials of evolution {number} are running"):
+    with pytest.raises(Conflict, match=f"a trial of evolution {number} still runs"):
         zoo.remove_evolution(number)
     with zoo.catalog.writing() as session:
         put_back(session, claim)

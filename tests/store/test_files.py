@@ -133,7 +133,12 @@ def test_a_system_error_becomes_one_message(number: int, kind: type[OrganError])
 
 def test_the_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
     with temporary_folder(tmp_path) as used:
-        for name, age in (("work-left", 60), ("work-new", 0), ("other", 2 * KEPT_SECONDS), (used.name, 60)):
+        for name, age in (
+            ("work-left", 90),
+            ("work-new", 0),
+            ("other", 2 * KEPT_SECONDS),
+            (used.name, 2 * KEPT_SECONDS),
+        ):
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / "shard").touch()
             moment = time.time() - age
@@ -150,7 +155,7 @@ def test_without_locks_the_folders_of_killed_processes_are_removed_after_a_week(
         raise OSError(errno.EBADF, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    for name, age in (("work-old", KEPT_SECONDS + 60), ("work-young", 60)):
+    for name, age in (("work-old", KEPT_SECONDS + 60), ("work-young", 90)):
         (tmp_path / name).mkdir()
         moment = time.time() - age
         os.utime(tmp_path / name, (moment, moment))

@@ -64,7 +64,7 @@ OWN_JOB = Group(404, 404, IN, 404, 404, IN, IN, IN)
 JOBS_PAGE, OWN_JOB_PAGE = JOBS._replace(nobody=LOG_IN), OWN_JOB._replace(nobody=LOG_IN)
 CANCELS = Group(401, 404, IN, 404, 404, IN, IN, IN)
 CONTINUES = OWN._replace(keeper=IN)
-"""An evolution is continued in the queue, which takes the scope `upload`."""
+"""An evolution is continued in the queue, and removed, with the scope `upload`."""
 ADMINS = Group(401, 403, 403, 403, 403, IN, IN, 403)
 ADMINS_PAGE = Group(LOG_IN, 404, 404, 404, 404, IN, IN, 404)
 ADMINS_TWIN = ADMINS_PAGE._replace(nobody=401)
@@ -319,7 +319,15 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         """,
     ),
     (OWN_JOB_PAGE, "GET /evolutions/<evolution>; GET /evolutions/<evolution>/trials/<trial>"),
-    (CONTINUES, "POST /api/v1/evolutions/<evolution>/continue; POST /evolutions/<evolution>/continue"),
+    (
+        CONTINUES,
+        """
+        POST /api/v1/evolutions/<evolution>/continue
+        POST /evolutions/<evolution>/continue
+        DELETE /api/v1/evolutions/<evolution>
+        POST /evolutions/<evolution>/remove
+        """,
+    ),
     (
         ADMINS,
         """

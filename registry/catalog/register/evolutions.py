@@ -150,5 +150,7 @@ def remove_evolution(session: Session, evolution_id: int) -> None:
     if job is not None:
         raise Conflict(f"job {job.id} does evolution {evolution_id}: cancel it first")
     if has_living_trials(session, evolution_id):
-        raise Conflict(f"trials of evolution {evolution_id} are running: stop its command first")
+        raise Conflict(
+            f"a trial of evolution {evolution_id} still runs: stop its command, or try again a minute after it stopped"
+        )
     session.execute(delete(EvolutionRow).where(EvolutionRow.id == evolution_id))
