@@ -64,7 +64,7 @@ def continue_evolution(evolution: EvolutionNumber) -> Job:
 
 
 @GROUP.write("delete", "/evolutions/{evolution}", "Remove an evolution", refusals=(404, 409))
-def remove_evolution(evolution: EvolutionNumber) -> EvolutionSummary:
+def remove_evolution(evolution: Annotated[int, number_note("evolution", "2")]) -> EvolutionSummary:
     """Remove an evolution with its trials and its texts, and return it. The chimera that it made stays. Refused while a
     job or another process works on it.
     """

@@ -370,7 +370,7 @@ def test_an_evolution_is_removed_with_its_trials_but_not_while_one_runs(zoo: Loc
         zoo.remove_evolution(number)
     with zoo.catalog.writing() as session:
         put_back(session, claim)
-    with exclusive(zoo.catalog, f"evolution {number}"), pytest.raises(Busy):  # its result is made
+    with exclusive(zoo.catalog, f"evolution {number}"), pytest.raises(Conflict, match="is being made"):
         zoo.remove_evolution(number)
     assert zoo.remove_evolution(number).id == number
     with zoo.catalog.reading() as session:
