@@ -154,14 +154,14 @@ class TextVerdict(Entity):
 
     @property
     def change(self) -> str:
-        """The change of the perplexity as text, with its margin; a dash if it is unknown.
+        """The change of the perplexity with its margin, as text; a dash if one of them is unknown.
 
         Of too few windows the early one. Reports of earlier versions have only a standard error.
         """
         if self.ratio is None and self.early_ratio is not None:
             return change_text(self.early_ratio, self.early_margin)
         margin = self.ratio_error if self.ratio_margin is None else self.ratio_margin
-        return NO_VALUE if self.ratio is None else change_text(self.ratio, margin)
+        return NO_VALUE if self.ratio is None or margin is None else change_text(self.ratio, margin)
 
 
 class VerdictReport(Entity):
