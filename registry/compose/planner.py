@@ -120,9 +120,6 @@ KEPT_MIN, KEPT_FINER = 0.5, 0.9
 TYPE_DEFAULT = OrganType.ORGAN.value
 """The type that a purification without type, slot and query selects."""
 
-LOST_IN_ROUNDING = "change-lost-in-rounding"
-"""The code of the warning that rounding loses most of a change, as a trial on some rows shows."""
-
 BlendedModel = tuple[Parent, Mapping[str, Addition]]
 """A model of a blend, and the products of its adapter by the names of the tensors."""
 GroupKey = tuple[str, int | None, str]
@@ -714,7 +711,9 @@ class Draft:
                 f"Rounding to {kept.dtype} keeps {kept.kept:.0%} of the change of {organs}, as a trial on "
                 f"{kept.values:,} values shows{f'; {advice}' if advice else ''}."
             )
-            self.findings.append(Finding(Severity.WARN, LOST_IN_ROUNDING, sentence, "encode", organs=tuple(names)))
+            self.findings.append(
+                Finding(Severity.WARN, "change-lost-in-rounding", sentence, "encode", organs=tuple(names))
+            )
         self.kept.append(kept)
         by_slot: dict[tuple[str, str], list[Trial]] = {}
         for name, trial in trials.items():

@@ -62,7 +62,7 @@ from organs.registry.compose.build import check_own, make
 from organs.registry.compose.cost import Budget
 from organs.registry.compose.parents import Parent, Part, RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
-from organs.registry.compose.planner import LOST_IN_ROUNDING, plan_recipe
+from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode, prepared
@@ -131,6 +131,8 @@ OUTAGE_SECONDS = 600.0
 """The time for which a process waits for a database that does not answer."""
 _log = logging.getLogger(__name__)
 
+LOST_IN_ROUNDING = "change-lost-in-rounding"
+"""The warning of a plan that rounding loses most of a change."""
 SEARCH, CHECK, WITHOUT_PARTS, RESULT, OVER = "search", "check", "parts", "result", "over"
 
 
