@@ -271,7 +271,7 @@ class Registry(Protocol):
     def remove_evolution(self, evolution: int) -> EvolutionSummary:
         """Remove an evolution with its trials and its texts, and return it; the chimera that it made stays.
 
-        Raises NoSuchEvolution, Conflict while something works on it, and Busy while its result is made.
+        Raises NoSuchEvolution, and Conflict while something works on it.
         """
 
     # Files

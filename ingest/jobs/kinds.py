@@ -26,7 +26,7 @@ from organs.registry.catalog.queries.accounts import check_model_fits, contribut
 from organs.registry.catalog.queries.blobs import blobs_by_digest, oldest_living_ingest
 from organs.registry.catalog.queries.chimeras import stored_quick_look
 from organs.registry.catalog.queries.evolutions import evolution_summary
-from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, last_end
+from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, job_of_evolution, last_end
 from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import check_model_name, model_by_name, model_by_text
 from organs.registry.catalog.queries.relatives import models_to_repack
@@ -465,9 +465,9 @@ def continued_evolution(registry: LocalRegistry, evolution: int, whose: str | No
     """
     with registry.catalog.writing() as session:
         contributor = evolution_summary(session, evolution, whose).contributor
-        for job in active_jobs(session, EVOLVE.name):
-            if job.arguments.get("evolution") == evolution:
-                return job.id
+        job = job_of_evolution(session, evolution)
+        if job is not None:
+            return job.id
         _check_length(standing_of(session, evolution).space)
         return enqueue_job(session, EVOLVE.name, EvolutionArguments(evolution=evolution), contributor)
 

@@ -15,6 +15,7 @@ from organs.registry.catalog.queries.evolutions import trials_of
 from organs.registry.catalog.register.evolutions import NewTrial, add_trial, claim_trial
 from organs.registry.catalog.tables import EvolutionRow, TrialRow
 from organs.registry.catalog.work import WorkCancelled, exclusive, put_back
+from organs.registry.compose import planner
 from organs.registry.digest import digest_of
 from organs.registry.entities.evolution import Evolution
 from organs.registry.errors import (
@@ -171,6 +172,18 @@ def test_an_evolution_that_is_over_stays_as_it_is(zoo: LocalRegistry, run: Run) 
     assert zoo.evolution(run.found.id) == run.found
     with pytest.raises(NotFound):
         zoo.model("me/best@2")
+
+
+@pytest.mark.long
+def test_a_change_that_rounding_may_lose_is_measured_and_not_refused(
+    zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = begun(zoo, trials=1)
+    monkeypatch.setattr(planner, "KEPT_MIN", 2.0)  # all changes are too small
+    evolve(zoo.catalog, zoo.blobs, number, LlamaCpp())
+    found = zoo.evolution(number)
+    assert (found.state, found.winner is not None) == ("finished", True), found.note
+    assert not zoo.compose(zoo.trial_recipe(number)).plan().can_be_made
 
 
 @pytest.mark.long

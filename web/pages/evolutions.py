@@ -9,7 +9,7 @@ from flask import Response, g, request, url_for
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.evolutions import ended_trials, evolution_summary, has_living_trials
-from organs.registry.catalog.queries.jobs import active_jobs, job_by_id, newest_jobs_of_kind
+from organs.registry.catalog.queries.jobs import job_by_id, job_of_evolution, newest_jobs_of_kind
 from organs.registry.compose.recipe import recipe_file, recipe_of, recipe_yaml
 from organs.registry.endpoints import evolutions as endpoints
 from organs.registry.endpoints.declaration import whole_number
@@ -124,8 +124,7 @@ def _work_on(session: Session, found: EvolutionSummary) -> tuple[Job | None, boo
     """Return the job that does an evolution, and whether this or another process does its trials."""
     if found.state != "running":
         return None, False
-    jobs = [job for job in active_jobs(session, "evolve") if job.arguments.get("evolution") == found.id]
-    job = jobs[0] if jobs else None
+    job = job_of_evolution(session, found.id)
     return job, job is not None or has_living_trials(session, found.id)
 
 

@@ -72,6 +72,12 @@ def active_jobs(session: Session, kind: str, contributor: str | None = None) -> 
     return _with_arguments(session, active.order_by(JobRow.id))
 
 
+def job_of_evolution(session: Session, evolution_id: int) -> Job | None:
+    """Return the job that does an evolution, or waits to do it."""
+    jobs = active_jobs(session, "evolve")
+    return next((job for job in jobs if job.arguments.get("evolution") == evolution_id), None)
+
+
 def newest_jobs_of_kind(session: Session, kind: str, limit: int, contributor: str | None = None) -> tuple[Job, ...]:
     """Return the `limit` newest jobs of that kind in any state, the newest first."""
     own = _jobs(contributor).where(JobRow.kind == kind)

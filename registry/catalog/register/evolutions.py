@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.evolutions import has_living_trials
-from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.queries.jobs import job_of_evolution
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.rows import insert_all, insert_missing
 from organs.registry.catalog.tables import EvolutionRow, TrialRow
@@ -146,7 +146,7 @@ def end_evolution(
 
 def remove_evolution(session: Session, evolution_id: int) -> None:
     """Remove an evolution with its trials and texts; its winner stays. Raises Conflict while something works on it."""
-    job = next((job for job in active_jobs(session, "evolve") if job.arguments.get("evolution") == evolution_id), None)
+    job = job_of_evolution(session, evolution_id)
     if job is not None:
         raise Conflict(f"job {job.id} does evolution {evolution_id}: cancel it first")
     if has_living_trials(session, evolution_id):
