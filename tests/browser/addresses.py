@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.browser.sites import BASE, ODD, TUNED, WIDE
+from tests.browser.sites import ADAPTER, BASE, ODD, TUNED, WIDE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 Opener = Callable[..., "Page"]
 """Opens a path of a site in a context of its own: `open_page(site, "/organs", **options of the context)`."""
-
-ADAPTER = "local/Zoo-A-2M-Code-LoRA-v1.0-F32"
 
 ZOO_PAGES = {
     "home": "/",
@@ -41,6 +39,11 @@ ZOO_PAGES = {
     "leaderboard": "/leaderboard",
     "leaderboard of a base": f"/leaderboard?base={BASE}&on=code",
     "organs with a gain": "/organs?q=gain>0+sort:-gain",
+    "evolutions": "/evolutions",
+    "evolution": "/evolutions/1",
+    "evolution to be removed": "/evolutions/1?remove=1",
+    "trial": "/evolutions/1/trials/1",
+    "interrupted evolution": "/evolutions/2",
     "lineage": "/lineage",
     "values": "/organs/{organ}/weights",
     "reports": "/reports",

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from msgspec import convert
+
+from organs.registry.entities.validation import VerdictReport
 from organs.registry.local import LocalRegistry
+from tests.evolutions import add_evolution
 from tests.gains import add_gains
 from tests.gguf_files import file_bytes, text, unsigned
 from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file, weight_tensor
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
 from tests.web.live_server import ROOT, LiveServer, running_server
+from tests.web.test_verdicts import report
 
 ZOO = ROOT / "examples" / "zoo"
 BASE = "local/Zoo-A-2M-v1.0-F16"
 TUNED = "local/Zoo-A-2M-Code-v1.0-F16"
+ADAPTER = "local/Zoo-A-2M-Code-LoRA-v1.0-F32"
 WIDE = "local/wide"
 ODD = "local/odd"
 BLOCKS, NARROW = 40, 16
@@ -52,7 +58,7 @@ class Site:
 
 @contextmanager
 def serving_zoo(folder: Path) -> Iterator[Site]:
-    """The shipped models, a validated chimera of two of them, and one that is purified too, with a quick look."""
+    """The shipped models, two chimeras of them, one with a verdict and one with a quick look, and two evolutions."""
     with LocalRegistry.open(folder / "zoo") as registry:
         for path in sorted(ZOO.glob("*.gguf")):
             ingest_file(registry, path)
@@ -61,6 +67,9 @@ def serving_zoo(folder: Path) -> Iterator[Site]:
         made = registry.compose(BASE).graft(TUNED, type="organ").purify("fractal", slot="ffn_up", blocks=3)
         lock = made.plan().register().lock_id
         registry.quick_look(f"sha256:{lock}")
+        found = convert(report(seconds=12.0), VerdictReport)
+        add_evolution(registry, BASE, [TUNED, ADAPTER], winner=coder.model, verdict=found)
+        add_evolution(registry, BASE, [TUNED], state="running")
     with running_server(folder / "zoo", folder / "zoo.log") as live:
         query = quote(f"model:{BASE} slot:ffn_down block:1")
         organ = json.loads(live.get(f"/api/v1/organs?limit=1&q={query}"))["items"][0]["digest"]
