@@ -252,7 +252,7 @@ def evolutions(
 
 def _print_evolution(found: Evolution) -> None:
     """Print an evolution for people: its best trials, the parts of the best one, and its result."""
-    facts = [("evolution", f"{found.id} of {found.base}"), ("state", f"{found.state}, {found.progress}")]
+    facts = [("evolution", f"{found.id} of {found.base}"), ("state", f"{found.state_text}, {found.progress}")]
     facts += [("note", found.note)] if found.note else []
     print_facts(facts)
     ranked = [trial for trial in found.tried if not found.front or trial.number in found.front]

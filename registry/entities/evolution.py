@@ -125,6 +125,11 @@ class EvolutionSummary(Entity):
     created_at: Time
     finished_at: Time | None
 
+    @property
+    def state_text(self) -> str:
+        """The state for people: a process may work on one that is not finished, or none any more."""
+        return "unfinished" if self.state == "running" else self.state
+
 
 class Evolution(EvolutionSummary):
     """An evolution with its trials, the best one, and what was made of it."""
@@ -231,7 +236,7 @@ TRIAL_COLUMNS = (
 EVOLUTION_COLUMNS = (
     Column("id", "evolution", CellKind.FIGURE),
     Column("base", kind=CellKind.NAME),
-    Column("state"),
+    Column("state", shown="state_text"),
     Column("trials", kind=CellKind.COUNT),
     Column("winner", kind=CellKind.NAME, shown=lambda one: one.winner or NO_VALUE),
     Column("created_at", "begun (UTC)", CellKind.MINUTE, rank=1),
