@@ -17,6 +17,7 @@ from organs.cli.console import (
     plain,
     print_commands,
     print_facts,
+    print_hint,
     print_remark,
     print_sentence,
     printed_for_programs,
@@ -46,14 +47,18 @@ SHOWN_PARTS = 12
 @click.argument("space", required=False, metavar="SPACE.yaml|EVOLUTION")
 @click.option("--base", metavar="MODEL", help="Instead of a SPACE.yaml: the model that is to become better.")
 @click.option(
-    "--donors", multiple=True, metavar="MODEL|QUERY", help="With --base: what may give parts: kin:BASE. Repeatable."
+    "--donors",
+    multiple=True,
+    metavar="MODEL|QUERY",
+    help="With --base: what may give parts. Repeatable. [default: kin:BASE]",
 )
 @click.option(
     "--text",
     "texts",
     multiple=True,
     metavar="FILE|FOLDER|NAME",
-    help="With --base: a text on which it is to become better, or the name of a built-in one. Repeatable.",
+    help="With --base: a text on which it is to become better, or the name of a built-in one, such as documentation. "
+    "Repeatable. [default: python, documentation, encyclopedic]",
 )
 @click.option(
     "--limit",
@@ -125,7 +130,11 @@ def evolve(
             number = int(space)
         else:
             number = _begin(registry, *_space_of(space, settings))
-        found = _work(registry, number, workers, scheduler)
+        try:
+            found = _work(registry, number, workers, scheduler)
+        except KeyboardInterrupt:
+            command = organ_command("evolve", str(number))
+            raise KeyboardInterrupt(f"interrupted; to continue: {command}") from None
     if not printed_for_programs(found, [found.winner or ""]):
         _print_evolution(found)
     return int(found.state != "finished")
@@ -152,8 +161,7 @@ def _space_of(path: str | None, settings: dict[str, object]) -> tuple[SearchSpac
 
     if path is None:
         if "base" not in settings:
-            raise click.UsageError("give a SPACE.yaml, or --base MODEL with --donors and --text")
-        settings = {"donors": (f"kin:{settings['base']}",), **settings}
+            raise click.UsageError("give a SPACE.yaml, or --base MODEL")
         return space_of_values(settings), Path()
     file = Path(path)
     with FileSource(file) as source:
@@ -210,7 +218,7 @@ def _share(registry: LocalRegistry, number: int, count: int, scheduler: str | No
 @limit_option("Evolutions on a page.", 50)
 @after_option
 @flag("--recipe", "Print the recipe of the best trial of EVOLUTION, or of --trial.")
-@flag("--space", "Print the space of EVOLUTION, with the names of all models.")
+@flag("--space", "Print the space of EVOLUTION, with the names of all models and texts.")
 @click.option("--trial", type=click.IntRange(1, ID_MAX), metavar="N", help="With --recipe: the number of a trial.")
 @flag("--remove", "Remove EVOLUTION with its trials and its texts. Its result stays.")
 @output_options(json="Print as JSON.", quiet="Print numbers only.")
@@ -252,7 +260,8 @@ def evolutions(
 
 def _print_evolution(found: Evolution) -> None:
     """Print an evolution for people: its best trials, the parts of the best one, and its result."""
-    facts = [("evolution", f"{found.id} of {found.base}"), ("state", f"{found.state_text}, {found.progress}")]
+    facts = [("evolution", f"{found.id} of {found.base}"), ("donors", ", ".join(found.donors))]
+    facts += [("state", f"{found.state_text}, {found.progress}")]
     facts += [("note", found.note)] if found.note else []
     print_facts(facts)
     ranked = [trial for trial in found.tried if not found.front or trial.number in found.front]
@@ -260,6 +269,8 @@ def _print_evolution(found: Evolution) -> None:
         click.echo()
         columns = [column for column in TRIAL_COLUMNS if not column.data_only and column.name != "state"]
         print_table(columns, ranked[:SHOWN_TRIALS])
+        if len(ranked) > SHOWN_TRIALS:
+            print_hint(f"{len(ranked) - SHOWN_TRIALS} more", organ_command("evolutions", str(found.id), "--json"))
     if found.parts:
         click.echo()
         print_sentence("Without a part of the best trial, its mean perplexity would change by:")

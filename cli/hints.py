@@ -32,6 +32,7 @@ _HINTS: dict[type[OrganError], str] = {
         "nothing is registered yet; try: organ ingest FILE.gguf, or organ push FILE.gguf to a remote registry"
     ),
     errors.NoSuchJob: "try: organ jobs",
+    errors.NoSuchEvolution: "try: organ evolutions",
     errors.NoSuchRun: "try: organ fleet run PLAN",
     errors.NoSuchContributor: "try: organ contributor list",
     errors.NoSuchToken: "try: organ token list",

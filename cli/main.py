@@ -262,10 +262,11 @@ def main() -> None:
     try:
         status = organ.main(prog_name="organ", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
         from organs.cli.console import print_failure
 
-        print_failure("interrupted; nothing is incomplete: run the same command again to continue")
+        reason = str(error.__cause__ or error)
+        print_failure(reason or "interrupted; nothing is incomplete: run the same command again to continue")
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
         _print_misuse(error)

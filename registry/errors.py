@@ -546,12 +546,11 @@ class NotComposable(OrganError, code="not-composable", status=409, exit_code=5):
 
     def __init__(self, refusals: Sequence[str], unaccepted: Sequence[str], warned: Sequence[str] = ()) -> None:
         """`refusals` are sentences, `unaccepted` the codes of warnings, `warned` their sentences."""
-        request = f"accept {', '.join(unaccepted)} to make it all the same" if unaccepted else ""
         faults = [FieldError(field="recipe", code=self.code, detail=sentence) for sentence in refusals]
         faults += [FieldError(field="accept", code=code, detail=f"Accept {code} to make it.") for code in unaccepted]
-        if warned and request and not refusals:
-            request = f"{' '.join(warned)} To make it all the same, accept {', '.join(unaccepted)}"
-        super().__init__("; ".join([*refusals, *([request] if request else [])]), errors=faults)
+        codes = ", ".join(unaccepted)
+        accepting = f"{' '.join(warned)} To make it all the same, accept {codes}".lstrip()
+        super().__init__(" ".join(refusals) or accepting, errors=faults)
 
     @property
     def refusals(self) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ class EvolutionTrial(Entity):
     of_number: Annotated[Count, Meta(description="The trial that a check or an omission is about.")] | None = None
     state: Annotated[Word, Meta(description="`queued`, `running`, `done`, `failed` or `set_aside`.")]
     note: Text = ""
+    start: Annotated[Text, Meta(description="What a starting point is, such as `mean of all`.")] = ""
     choice: Choice
     change: (
         Annotated[
@@ -91,6 +92,13 @@ class EvolutionTrial(Entity):
     texts: Items[TextChange] = ()
     same_as: Annotated[Count, Meta(description="An earlier trial with the same weights.")] | None = None
     seconds: Annotated[float, Meta(description="The time that it took.")] | None = None
+
+    @property
+    def remark(self) -> str:
+        """Why it is not measured further or does not count, in words; empty for others."""
+        if self.is_stopped:
+            return "stopped early"
+        return f"as trial {self.same_as}" if self.same_as else "" if self.is_allowed else "above a limit"
 
     @property
     def amount(self) -> str:
@@ -137,6 +145,7 @@ class Evolution(EvolutionSummary):
     phase: Annotated[
         Word, Meta(description="`search`, `check`, `parts`, `result` or `over`: what is done now, in this order.")
     ]
+    donors: Items[ModelText]
     goal: Annotated[Word, Meta(description="`mean` of all texts, or `front`: each text for itself.")]
     space: Annotated[Text, Meta(description="What is searched, as YAML.")]
     labels: Annotated[dict[Text, Text], Meta(max_length=ITEMS_MAX, description="The parameters by key, in words.")]
@@ -206,28 +215,15 @@ class EvolutionPage(Page[EvolutionSummary]):
 
 TRIAL_COLUMNS = (
     Column("number", "trial", CellKind.FIGURE),
-    Column("role", rank=3),
-    Column("state", rank=4, shown=lambda trial: trial.state.replace("_", " ")),
+    Column("role", rank=4),
+    Column("state", rank=5, shown=lambda trial: trial.state.replace("_", " ")),
     Column("change", "mean change", CellKind.FIGURE, shown="amount"),
+    Column("is_stopped", "remark", shown=lambda trial: "; ".join(filter(None, (trial.start, trial.remark)))),
     Column(
         "texts",
         "on each text",
-        rank=1,
+        CellKind.PROSE,
         shown=lambda trial: ", ".join(f"{text.text} {text.amount}" for text in trial.texts) or NO_VALUE,
-    ),
-    Column(
-        "is_stopped",
-        "remark",
-        rank=2,
-        shown=lambda trial: (
-            "stopped early"
-            if trial.is_stopped
-            else f"as trial {trial.same_as}"
-            if trial.same_as
-            else ""
-            if trial.is_allowed
-            else "above a limit"
-        ),
     ),
     *data_only("seconds", "note"),
 )

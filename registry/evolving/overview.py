@@ -31,6 +31,7 @@ def evolution_of(session: Session, evolution_id: int, contributor: str | None = 
     return Evolution(
         **asdict(summary),
         phase=standing.phase if summary.state == "running" else OVER,
+        donors=standing.choices.models,
         goal=standing.space.goal,
         space=space_yaml(standing.space),
         labels={one.key: one.label for one in standing.choices.parameters},
@@ -59,6 +60,7 @@ def _trial(standing: Standing, trial: Tried, *, with_checks: bool = False) -> Ev
         of_number=row.of_number,
         state=row.state,
         note=row.note,
+        start=standing.starts.get(row.choices, ""),
         choice=trial.values,
     )
     if result is None or not any(result.differences.values()):

@@ -35,7 +35,7 @@ from organs.registry.validation.runtime import (
     Score,
     ScoringRequest,
 )
-from organs.registry.validation.texts import ScoredText, fitted_texts
+from organs.registry.validation.texts import ENOUGH_BYTES, ScoredText, fitted_texts
 
 WINDOW_TOKENS = 128
 SEARCHED = range(6)
@@ -176,7 +176,8 @@ class TrialScorer:
             if len(score.windows) < WINDOWS_LEAST:
                 raise BadInput(
                     f"the text {score.text!r} is too short: its part for the search has {len(score.windows)} windows "
-                    f"of {self.window_tokens} tokens, and {WINDOWS_LEAST} are needed"
+                    f"of {self.window_tokens} tokens, and {WINDOWS_LEAST} are needed; "
+                    f"{ENOUGH_BYTES // 1000} kB are enough"
                 )
             if score.perplexity is None or not score.perplexity < float("inf"):
                 raise NoVerdict(f"the base has no finite perplexity on {score.text}")

@@ -105,7 +105,7 @@ from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import registered_candidate, run_chimera
 from organs.registry.validation.runtime import TEXTS_MAX, NoRuntime, NoVerdict
-from organs.registry.validation.texts import CHAT, KINDS, ScoredText, built_in_texts, divided, read_text
+from organs.registry.validation.texts import CHAT, KINDS, ScoredText, built_in_texts, divided, named_text
 
 TEXTS_DEFAULT = ("python", "documentation", "encyclopedic")
 """The built-in texts of a space without texts."""
@@ -223,7 +223,7 @@ def checked_evolution(
         raise BadRecipe("space", [("texts", f"{misnamed[0]} is the name of a built-in text: rename yours")])
     return NewEvolution(
         *(contributor, model_id, settled, tuple(parts), choices.blocks, runtime.identity),
-        tuple(NewTrial("start", json.dumps(values)) for values in choices.starts()),
+        tuple(NewTrial("start", json.dumps(values)) for values in choices.starts().values()),
     )
 
 
@@ -242,12 +242,15 @@ def _checked(library: RegisteredLibrary, space: SearchSpace, contributor: str, b
     if not 1 <= count <= PARAMETERS_MAX:
         sentence = f"the space has {count} parameters; 1 to {PARAMETERS_MAX} can be searched"
         raise BadRecipe("space", [("", f"{sentence}: name models that fit, or fewer of them, or fewer depths")])
-    for values in choices.starts():
+    for label, values in choices.starts().items():
         recipe = choices.recipe(values, space.name)
         plan = plan_recipe(replace(recipe, quantize=space.quantize), library, budget)
         if not plan.can_be_made:
+            if plan.refusals:
+                sentence = f"{label}: the chimera cannot be made. {plan.refusals[0].sentence} Leave this donor out"
+                raise NotComposable([f"{sentence}, or write kin:{base.label}, which finds donors that fit."], [])
             warned = {finding.code: finding.sentence for finding in reversed(plan.unaccepted)}
-            raise NotComposable([one.sentence for one in plan.refusals], sorted(warned), list(warned.values()))
+            raise NotComposable([], sorted(warned), list(warned.values()))
     assert base.model_id is not None
     return choices, base.model_id
 
@@ -257,10 +260,7 @@ def chosen_texts(space: SearchSpace, folder: Path) -> tuple[SearchSpace, tuple[S
 
     A text that is the name of a built-in one is that. Raises BadSource.
     """
-    found = [
-        built_in_texts((text,))[0] if text in KINDS else read_text(folder / os.path.expanduser(text))
-        for text in space.texts or TEXTS_DEFAULT
-    ]
+    found = [named_text(text, folder) for text in space.texts or TEXTS_DEFAULT]
     names = tuple(text.name for text in found)
     guards = [name for name in space.limits or () if name not in names and name in KINDS]
     return replace(space, texts=names), (*found, *built_in_texts(guards))
@@ -271,7 +271,8 @@ def _settled(library: RegisteredLibrary, space: SearchSpace) -> SearchSpace:
     session = library.session
     base = model_by_text(session, space.base)
     names: list[str] = []
-    for text in space.donors:
+    has_steps = bool(space.blends or space.grafts or space.adapters)
+    for text in space.donors or (() if has_steps else (f"kin:{space.base}",)):
         if ":" in text and not text.startswith("sha256:"):
             names += _found(library, text, base)
         else:
@@ -286,7 +287,7 @@ def _settled(library: RegisteredLibrary, space: SearchSpace) -> SearchSpace:
     blends = tuple(replace(step, models=full(step.models)) for step in space.blends)
     grafts = tuple(replace(step, models=full(step.models)) for step in space.grafts)
     own_adapters = tuple(replace(step, adapter=full([step.adapter])[0]) for step in space.adapters)
-    if not (blends or grafts or own_adapters):
+    if not has_steps:
         if not donors:
             raise BadRecipe("space", [("donors", "no model fits: name donors, or a query that finds some")])
         blends, own_adapters = ((BlendSpace(models=models),) if models else ()), adapters
@@ -326,7 +327,7 @@ def _found(library: RegisteredLibrary, query: str, base: ModelRow) -> list[str]:
         if len(found) < FOUND_DONORS:
             models, adapters = _steps_of({name: model_by_text(session, name).kind})
             steps = replace(SearchSpace(base.full_name), blends=(BlendSpace(models=models),) if models else ())
-            (values,) = Choices(replace(steps, adapters=adapters), 1).starts()
+            (values,) = Choices(replace(steps, adapters=adapters), 1).starts().values()
             recipe = Choices(replace(steps, adapters=adapters), 1).recipe(values)
             plan = plan_recipe(recipe, library, library.budget)
             found += [] if plan.refusals else [name]
@@ -428,6 +429,11 @@ class Standing:
         """The checks that are done, by the numbers of their trials."""
         return {check.row.of_number: check for check in self.done("check")}
 
+    @cached_property
+    def starts(self) -> dict[str, str]:
+        """What the starting points are, by their choices."""
+        return {json.dumps(values): label for label, values in self.choices.starts().items()}
+
     def values(self, trial: Tried) -> tuple[float, ...]:
         """Return what is to become small; of a stopped trial, an estimate beside the best one."""
         own = self.result(trial).differences
@@ -441,7 +447,8 @@ class Standing:
         """
         trial = next((one for one in self.trials if one.row.number == number), None) if number else self.best
         if trial is None:
-            raise BadInput(f"there is no trial {number}" if number else "no trial holds the limits yet")
+            missing = f"there is no trial {number}; the last one is {len(self.trials)}"
+            raise BadInput(missing if number else "no trial holds the limits yet")
         made = self.choices.recipe(trial.values, self.space.name)
         return replace(made, quantize=self.space.quantize)
 

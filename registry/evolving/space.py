@@ -145,6 +145,7 @@ class SearchSpace(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         tuple[str, ...],
         several(Annotated[str, line("a model, or a query such as kin:me/base", QUERY_MAX_LENGTH)]),
     ] = ()
+    """By default, without steps, the relatives of the base."""
     name: Annotated[str, line("a name such as me/best", MODEL_TEXT_MAX_LENGTH)] | None = None
     texts: _TEXTS = ()
     """By default the built-in texts of quick looks."""
@@ -251,6 +252,14 @@ class Choices:
     blocks: int
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The donors of all steps: models, then adapters."""
+        names = [name for blend in self.space.blends for name in blend.models]
+        names += [name for graft in self.space.grafts for name in graft.models]
+        names += [step.adapter for step in self.space.adapters]
+        return tuple(dict.fromkeys(names))
+
+    @property
     def parameters(self) -> tuple[SearchParameter, ...]:
         """All parameters, in the order of the steps."""
         return (*self._of_blends(), *self._of_grafts(), *self._of_adapters())
@@ -289,9 +298,7 @@ class Choices:
 
     def _short(self, model: str) -> str:
         """Return the name of a model without its namespace and version, if no other model of the space has it."""
-        names = [*(name for blend in self.space.blends for name in blend.models)]
-        names += [step.adapter for step in self.space.adapters]
-        short = [name.rpartition("/")[2].partition("@")[0] for name in dict.fromkeys(names)]
+        short = [name.rpartition("/")[2].partition("@")[0] for name in self.models]
         own = model.rpartition("/")[2].partition("@")[0]
         return own if short.count(own) < 2 else model
 
@@ -362,16 +369,16 @@ class Choices:
             for one in self.parameters
         }
 
-    def starts(self) -> list[dict[str, float | str]]:
-        """Return the choices to begin with: each donor as it is, and the mean of all donors."""
-        whole = [model for blend in self.space.blends for model in blend.models]
-        whole += [model for graft in self.space.grafts for model in graft.models]
-        models = [*dict.fromkeys([*whole, *(step.adapter for step in self.space.adapters)])]
-        found = [self._with_weights({model: 1.0}) for model in models]
-        if len(models) > 1:
-            found.append(self._with_weights(dict.fromkeys(models, 1.0 / len(models))))
-        unique = {tuple(values.items()): values for values in found if values != self.neutral}
-        return list(unique.values())
+    def starts(self) -> dict[str, dict[str, float | str]]:
+        """Return the choices to begin with, by what they are for people: each donor alone, and the mean of all."""
+        found = {f"{self._short(model)} alone": self._with_weights({model: 1.0}) for model in self.models}
+        if len(self.models) > 1:
+            found["mean of all"] = self._with_weights(dict.fromkeys(self.models, 1.0 / len(self.models)))
+        starts = dict[str, dict[str, float | str]]()
+        for label, values in found.items():
+            if values not in (self.neutral, *starts.values()):
+                starts[label] = values
+        return starts
 
     def _with_weights(self, weights: Mapping[str, float]) -> dict[str, float | str]:
         """Return the choice in which models have these weights; whole models are grafted where no blend has them."""

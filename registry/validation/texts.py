@@ -17,6 +17,7 @@ from pathlib import Path
 
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource
+from organs.registry.names import nearest
 
 CHAT = "chat"
 KINDS = (CHAT, "python", "javascript", "documentation", "encyclopedic", "narrative", "dialogue", "reasoning", "german")
@@ -117,10 +118,27 @@ def read_text(path: Path) -> ScoredText:
     return text
 
 
+def named_text(text: str, folder: Path) -> ScoredText:
+    """Return the built-in text of this name, or that of the path `text`, which begins in `folder`. Raises BadSource."""
+    if text in KINDS:
+        return built_in_texts((text,))[0]
+    path = folder / os.path.expanduser(text)
+    try:
+        return read_text(path)
+    except BadSource as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        close = nearest(text, KINDS)
+        hint = f"did you mean {close}?" if close else f"those are {', '.join(KINDS)}"
+        raise BadSource(f"{path}: no such file or folder, and no built-in text; {hint}") from error
+
+
 SEARCHED_MAX_BYTES, PROVED_MAX_BYTES = 64 * 1024, 256 * 1024
 """The most bytes of the two parts of a divided text."""
 PART_BYTES = 1024
 """Of the sections that are dealt to the parts, at least."""
+ENOUGH_BYTES = 10_000
+"""A text of this size has more windows in both parts than an evolution needs."""
 DEALT, SEARCHED_DEALT = 5, 2
 """Of so many sections in a row, the first ones go to the first part."""
 
@@ -137,7 +155,8 @@ def divided(text: ScoredText) -> tuple[ScoredText, ScoredText]:
         own = [one for number, one in enumerate(sections) if (number % DEALT < SEARCHED_DEALT) == is_first]
         content = _spread_content(own, limit)
         if len(content.split()) < WORDS_MIN:
-            raise BadSource(f"{text.name}: too short to be divided into a part for the search and one for the result")
+            sentence = f"{text.name}: too short to be divided into a part for the search and one for the result"
+            raise BadSource(f"{sentence}; {ENOUGH_BYTES // 1000} kB are enough")
         parts.append(replace(text, text=content, digest=digest_of(content.encode())))
     return parts[0], parts[1]
 

@@ -242,7 +242,10 @@ FAILED = {
     f"evolve {'9' * 30}": (3, "there is no evolution 999"),
     "evolve --base nobody": (3, "no model is registered as local/nobody"),
     "evolve --base base --donors stranger": (5, "To make it all the same, accept unrelated-lineage"),
-    "evolve --base base --donors tuned --text missing.txt": (1, "missing.txt: No such file"),
+    "evolve --base base --donors tuned --text pyton": (
+        1,
+        "pyton: no such file or folder, and no built-in text; did you mean python?",
+    ),
     "evolve --base base --donors tuned --text /dev/zero": (1, "neither a file nor a folder"),
     "evolve --base base --donors tuned --text junk.gguf": (1, "not UTF-8"),
     "evolve --base base --donors tuned --limit python=nan": (1, "limits.python"),

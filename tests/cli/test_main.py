@@ -91,7 +91,14 @@ def test_a_closed_output_pipe_ends_the_command_quietly(filled: OrganCommand) -> 
     assert done.returncode == 1
 
 
-def test_ctrl_c_ends_with_130_and_says_how_to_continue(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "line", "says"),
+    [
+        ("models", "models", "interrupted; nothing is incomplete: run the same command again to continue"),
+        ("continue_evolution", "evolve 7", "interrupted; to continue: organ evolve 7"),
+    ],
+)
+def test_ctrl_c_ends_with_130_and_says_how_to_continue(method: str, line: str, says: str, tmp_path: Path) -> None:
     script = (
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
@@ -100,8 +107,8 @@ def test_ctrl_c_ends_with_130_and_says_how_to_continue(tmp_path: Path) -> None:
         "def wait(*_arguments, **_options):\n"
         "    print('waiting', flush=True)\n"
         "    signal.pause()\n"
-        "registry.models = wait\n"
-        "sys.argv = ['organ', 'models']\n"
+        f"registry.{method} = wait\n"
+        f"sys.argv = 'organ {line}'.split()\n"
         "main.main()\n"
     )
     process = subprocess.Popen(
@@ -117,7 +124,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_continue(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert err.strip() == "organ: interrupted; nothing is incomplete: run the same command again to continue"
+    assert err.strip() == f"organ: {says}"
 
 
 def test_help_of_every_command_loads_neither_the_database_nor_the_server() -> None:

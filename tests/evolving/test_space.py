@@ -197,22 +197,27 @@ def test_the_bands_of_grafts_are_all_blocks_each_once(blocks: int) -> None:
 
 def test_starts_are_each_donor_as_it_is_and_the_mean_of_all() -> None:
     own = blended()
-    assert [[*start.values()] for start in own.starts()] == [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.5] * 4]
+    assert {label: [*start.values()] for label, start in own.starts().items()} == {
+        "a alone": [1.0, 1.0, 0.0, 0.0],
+        "b alone": [0.0, 0.0, 1.0, 1.0],
+        "mean of all": [0.5] * 4,
+    }
     grafted = choices(grafts=[{"models": [A], "type": "organ"}], adapters=[{"from": LORA}])
-    assert [[*start.values()] for start in grafted.starts()] == [[A] * 3 + [0.0], [""] * 3 + [1.0], [A] * 3 + [0.5]]
-    assert EVERYTHING.neutral not in EVERYTHING.starts()
+    starts = [[*start.values()] for start in grafted.starts().values()]
+    assert starts == [[A] * 3 + [0.0], [""] * 3 + [1.0], [A] * 3 + [0.5]]
+    assert EVERYTHING.neutral not in EVERYTHING.starts().values()
 
 
 @pytest.mark.parametrize("weight", [[0.5, 1.0], [-2, -0.5], [0, 0.05], [-0.15, 7.35], [0.05, 0.1]])
 def test_starts_are_within_any_range_so_that_the_sampler_takes_them(weight: list[float]) -> None:
     own = blended(weight=weight)
-    for values in [own.neutral, *own.starts()]:
+    for values in [own.neutral, *own.starts().values()]:
         assert all(weight[0] <= float(value) <= weight[1] for value in values.values())
 
 
 def test_without_leaves_out_one_part_of_a_choice_at_a_time() -> None:
     own = blended(weight=[0.5, 1.0])
-    best = own.starts()[0]
+    best = own.starts()["a alone"]
     assert [*own.without(best)] == ["a, feed-forward", "b, feed-forward"]
     assert [[*values.values()] for values in own.without(best).values()] == [[0.0, 0.0, 0.5, 0.5], [1.0, 1.0, 0.0, 0.0]]
     neutral = EVERYTHING.neutral

@@ -10,8 +10,9 @@ import pytest
 from flask.testing import FlaskClient
 from msgspec.structs import replace
 
+from organs.registry.catalog.register.evolutions import claim_trial
 from organs.registry.catalog.register.jobs import claim_job
-from organs.registry.catalog.work import fail
+from organs.registry.catalog.work import fail, put_back
 from organs.registry.entities.evolution import CHOICES_MAX, Evolution, EvolutionTrial
 from organs.registry.entities.job import EVOLUTION_REQUEST_MAX_BYTES
 from organs.registry.local import LocalRegistry
@@ -51,7 +52,10 @@ def test_a_finished_evolution_shows_its_best_trial_and_leads_to_the_chimera_and_
     assert f"Found by evolution {number}" in page_at(client, f"/models/{made.model}").words
     trial = page_at(client, f"/evolutions/{number}/trials/2")
     (compose,) = (link for link in trial.links() if link.startswith("/compose?base="))
-    assert "Your chimera" in page_at(client, compose).words
+    assert (
+        "attention, feed-forward, embedding, norm blended (task_arithmetic): tuned × 1"
+        in page_at(client, compose).words
+    )
     assert client.get(f"/evolutions/{number}/trials/99").status_code == 404
     chart = client.get(f"/evolutions/{number}/trials.svg")
     dots = list(ElementTree.fromstring(chart.data).iter(f"{SVG}circle"))
@@ -89,11 +93,17 @@ def test_an_evolution_is_begun_by_the_form_stopped_and_continued(client: FlaskCl
     assert "waits in the queue" in page_at(client, "/evolutions/1").words
     with kin.catalog.writing() as session:
         assert claim_job(session, ["evolve"]) is not None
+        trial = claim_trial(session, 1, "test")
+        assert trial is not None
     assert "trying chimeras" in page_at(client, "/evolutions/1").words
-    first = client.get("/evolutions/1/progress.json").get_json()
-    assert first["id"] == 1
+    states = [client.get("/evolutions/1/progress.json").get_json()["state"]]
     assert client.post("/jobs/1/cancel", data=token).headers["Location"] == "/evolutions/1"
-    assert client.get("/evolutions/1/progress.json").get_json()["state"] != first["state"], "the page is loaded again"
+    states.append(client.get("/evolutions/1/progress.json").get_json()["state"])
+    assert "or the last trial before it stops" in page_at(client, "/evolutions/1").words
+    with kin.catalog.writing() as session:
+        put_back(session, trial)
+    states.append(client.get("/evolutions/1/progress.json").get_json()["state"])
+    assert len(set(states)) == 3, "the page is loaded again"
     for _ in range(2):
         assert client.post("/evolutions/1/continue", data=token).headers["Location"] == "/evolutions/1"
     assert [job.state for job in kin.jobs().items] == ["queued", "cancelled"]

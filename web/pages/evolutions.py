@@ -48,7 +48,7 @@ PHASES = {
     RESULT: "making the best one, and measuring it on parts of the texts that no trial used",
     OVER: "",
 }
-TRIALS_SHOWN = 50
+TRIALS_SHOWN = 20
 """Trials that the page lists; with `all=1`, ALL_SHOWN."""
 ALL_SHOWN = 2000
 RELOADED_EACH = 5
@@ -95,7 +95,7 @@ def begin_evolution() -> str | WebPage:
             raise BadInput("name the base: the model that is to become better")
         if not [text for text in texts if text != CHAT]:
             raise BadInput("choose a text on which it is to become better")
-        space = {"base": base, "donors": donors or [f"kin:{base}"], "texts": texts, "minutes": minutes}
+        space = {"base": base, "donors": donors, "texts": texts, "minutes": minutes}
         job = queue_job("evolve", EvolutionRequest(space=space))
     except (*UNKNOWN_MODEL, BadInput, BadRecipe, NotComposable, NoRuntime, MissingExtra) as error:
         return _list(api.evolutions(limit=50, after=None), filled, sentence_of(error), status_of(error))
@@ -130,7 +130,7 @@ def _work_on(session: Session, found: EvolutionSummary) -> tuple[Job | None, boo
 
 def _context(found: Evolution, job: Job | None, is_worked_on: bool) -> Context:
     with searching() as session:
-        stage = _stage(session, found, job)
+        stage = _stage(session, found, job, is_worked_on)
         failure = "" if found.is_over or is_worked_on else _last_failure(session, found.id)
     shown = found.tried[: ALL_SHOWN if request.args.get("all") == "1" else TRIALS_SHOWN]
     worst = max((abs(part.change) for part in found.parts), default=0.0) or 1.0
@@ -160,7 +160,7 @@ def _context(found: Evolution, job: Job | None, is_worked_on: bool) -> Context:
         "trials": shown,
         "left_out": len(found.tried) - len(shown),
         "failed": [trial for trial in found.history if trial.state in ("failed", "set_aside")],
-        "columns": {column.name: column for column in TRIAL_COLUMNS},
+        "texts_of": next(column.text for column in TRIAL_COLUMNS if column.name == "texts"),
         "csv": url_for("pages.evolution_csv", evolution=found.id),
         "asks_to_remove": request.args.get("remove") == "1",
     }
@@ -179,10 +179,10 @@ def _compose_address(recipe: RecipeFile) -> str | None:
     return address if len(address) < ADDRESS_MAX_LENGTH else None
 
 
-def _stage(session: Session, found: EvolutionSummary, job: Job | None) -> str:
+def _stage(session: Session, found: EvolutionSummary, job: Job | None, is_worked_on: bool) -> str:
     """Return a word that changes when the page should be loaded again."""
-    ended = ended_trials(session, found.id)
-    return f"{found.state}-{job.state if job else 'none'}-{ended // RELOADED_EACH}"
+    worker = job.state if job else "another" if is_worked_on else "none"
+    return f"{found.state}-{worker}-{ended_trials(session, found.id) // RELOADED_EACH}"
 
 
 @pages.get("/evolutions/<evolution>/progress.json")
@@ -192,8 +192,8 @@ def evolution_progress(evolution: str) -> Response:
     g.not_cached = True
     with searching() as session:
         found = evolution_summary(session, number, whose)
-        job, _ = _work_on(session, found)
-        values = {"id": number, "state": _stage(session, found, job)}
+        job, is_worked_on = _work_on(session, found)
+        values = {"id": number, "state": _stage(session, found, job, is_worked_on)}
     if job is not None and job.state == "running":
         values |= {"progress": job.progress, "note": job.note}
     else:

@@ -19,7 +19,7 @@ from organs.registry.catalog.queries.model_names import model_by_name, model_by_
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.assignment import TAKEN, Assignment, Cell, Giver, is_same_name
-from organs.registry.compose.blend_steps import BLEND_DEFAULT
+from organs.registry.compose.blend_steps import BLEND_DEFAULT, Setting, SettingRule
 from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.recipe import (
     ENCODINGS,
@@ -660,12 +660,27 @@ def step_words(parameter: str, text: str) -> tuple[str, str | None]:
         weight = blend.parameters.get("weight", blend.parameters.get("t"))
         how = f"× {weight:g}" if isinstance(weight, float | int) else blend.method
         return f"{_selected(blend)} blended with {short_name(donor)} {how}", donor
+    if recipe.blends and recipe.blends[0].models:
+        blend = recipe.blends[0]
+        shares = (f"{short_name(one.model)}{_share_text(one.parameters.get('weight'))}" for one in blend.models)
+        return f"{_selected(blend)} blended ({blend.method}): {', '.join(shares)}", None
     if recipe.adapters:
         adapter = recipe.adapters[0]
         return f"LoRA {short_name(adapter.adapter)} × {adapter.scale:g}", adapter.adapter
     if parameter == "accept":
         return f"accepted: {text}", None
     return f"{parameter} {text}", None
+
+
+def _share_text(weight: Setting | None) -> str:
+    """Return the weight of a model in words: the smallest and the largest if it has several."""
+    settings = weight if isinstance(weight, tuple) else (() if weight is None else (weight,))
+    values = [one.value if isinstance(one, SettingRule) else one for one in settings]
+    numbers = [number for value in values for number in (value if isinstance(value, tuple) else (value,))]
+    if not numbers:
+        return ""
+    low, high = min(numbers), max(numbers)
+    return f" × {low:g}" if low == high else f" × {low:g} to {high:g}"
 
 
 def _selected(step: Selection) -> str:
