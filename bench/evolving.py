@@ -37,7 +37,7 @@ from organs.registry.amounts import change_text
 from organs.registry.compose.api import Composition
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.intervals import student_quantile
-from organs.registry.validation.texts import ScoredText
+from organs.registry.validation.texts import CHAT, ScoredText
 
 TABLE = Path(__file__).with_name("evolutions.json")
 SEEDS = (1, 2, 3, 4, 5)
@@ -154,7 +154,7 @@ def evolved(folder: Path, looks: Sequence[ScoredText], options: Row) -> Row:
     donors = [f"kin:{BASE}", _name(DONORS[-1])]  # the adapter names no base, so a query does not find it
     space = {"base": BASE, "donors": donors, "texts": [f"looks/{name}.txt" for name in TEXTS], **options}
     path = folder / f"space-{options['sampler']}-{options['seed']}.yaml"
-    path.write_text(json.dumps(space | {"limits": {"chat": 5}}))
+    path.write_text(json.dumps(space | {"limits": {CHAT: 5}}))
     command = [sys.executable, "-m", "organs.cli", "evolve", str(path), "--workers", str(WORKERS), "--json"]
     environment = os.environ | {"ORGAN_HOME": str(folder / "home")}
     result = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)  # our own words
@@ -199,22 +199,19 @@ def print_table(rows: Sequence[Row]) -> None:
             best = min(group, key=lambda row: beside(row, base)[0])
             differences = [beside(winner, best) for winner in winners]
             certain = sum(mean + 1.645 * error < 0.0 for mean, error in differences)
-            listed = ", ".join(
-                f"{100.0 * math.expm1(mean):+.1f}% ± {100.0 * error:.1f}%" for mean, error in differences
-            )
-            print(f"\nBeside {what} ({best['name']}): {listed}; certainly better in {certain} of {len(winners)}.")
+            listed = ", ".join(change_text(math.exp(mean), error) for mean, error in differences)
+            print(f"\nBeside {what} ({best['name']}): {listed}; better in {certain} of {len(winners)}.")
     pairs = [(known.get(f"tpe {seed}"), known.get(f"random {seed}")) for seed in SEEDS]
     differences = [beside(one, other)[0] for one, other in pairs if one is not None and other is not None]
     if len(differences) > 1:
         error = stdev(differences) / math.sqrt(len(differences))
         bound = fmean(differences) + student_quantile(0.9, len(differences) - 1) * error
-        listed = ", ".join(f"{100.0 * math.expm1(one):+.2f}%" for one in differences)
-        bounded = f"{100.0 * math.expm1(bound):+.2f}%"
+        listed = ", ".join(change_text(math.exp(one)) for one in differences)
+        bounded = change_text(math.exp(bound))
         print(f"\nBeside the search at random with as many trials: {listed}; below {bounded} (one-sided, 90%).")
-    for winner in winners:
-        chat = next((text for text in winner["verdict"] or () if text["name"] == "chat"), None)
-        if chat is not None:
-            print(f"\n{winner['name']}: chat {change_text(chat['ratio'], chat['ratio_margin'])} (95%).")
+    chats = [text for winner in winners for text in winner["verdict"] or () if text["name"] == CHAT]
+    listed = ", ".join(change_text(text["ratio"], text["ratio_margin"]) for text in chats)
+    print(f"\nChat in the verdicts: {listed} (± 95%).")
 
 
 if __name__ == "__main__":

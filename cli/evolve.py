@@ -130,11 +130,16 @@ def evolve(
             number = int(space)
         else:
             number = _begin(registry, *_space_of(space, settings))
+        own = [] if workers is None else ["--workers", str(workers)]
+        own += [] if scheduler is None else ["--scheduler", scheduler]
+        again = organ_command("evolve", str(number), *own)
+        if is_for_people() and space != str(number):
+            print_remark(f"evolution {number} begins; to continue it after an interruption: {again}")
         try:
             found = _work(registry, number, workers, scheduler)
         except KeyboardInterrupt:
-            command = organ_command("evolve", str(number))
-            raise KeyboardInterrupt(f"interrupted; to continue: {command}") from None
+            action = "to continue" if registry_address() is None else "the server goes on; to follow it"
+            raise KeyboardInterrupt(f"interrupted; {action}: {again}") from None
     if not printed_for_programs(found, [found.winner or ""]):
         _print_evolution(found)
     return int(found.state != "finished")
@@ -178,11 +183,7 @@ def _begin(registry: Registry, space: SearchSpace, folder: Path) -> int:
     named, texts = chosen_texts(space, folder)
     with status_line("evolve") as say:
         say("measuring the base" if registry_address() is None else "sending the texts")
-        number = registry.begin_evolution(named, texts=texts)
-    if is_for_people():
-        command = organ_command("evolve", str(number))
-        print_remark(f"evolution {number} begins; to continue it after an interruption: {command}")
-    return number
+        return registry.begin_evolution(named, texts=texts)
 
 
 def _work(registry: Registry, number: int, workers: int | None, scheduler: str | None) -> Evolution:

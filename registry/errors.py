@@ -546,11 +546,14 @@ class NotComposable(OrganError, code="not-composable", status=409, exit_code=5):
 
     def __init__(self, refusals: Sequence[str], unaccepted: Sequence[str], warned: Sequence[str] = ()) -> None:
         """`refusals` are sentences, `unaccepted` the codes of warnings, `warned` their sentences."""
+        codes = ", ".join(unaccepted)
+        accepting = f"accept {codes} to make it all the same"
+        if warned:
+            accepting = f"{' '.join(warned)} To make it all the same, accept {codes}"
         faults = [FieldError(field="recipe", code=self.code, detail=sentence) for sentence in refusals]
         faults += [FieldError(field="accept", code=code, detail=f"Accept {code} to make it.") for code in unaccepted]
-        codes = ", ".join(unaccepted)
-        accepting = f"{' '.join(warned)} To make it all the same, accept {codes}".lstrip()
-        super().__init__(" ".join(refusals) or accepting, errors=faults)
+        refused = "; ".join(sentence.removesuffix(".") for sentence in refusals)
+        super().__init__(refused or accepting, errors=faults)
 
     @property
     def refusals(self) -> tuple[str, ...]:

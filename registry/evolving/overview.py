@@ -60,7 +60,7 @@ def _trial(standing: Standing, trial: Tried, *, with_checks: bool = False) -> Ev
         of_number=row.of_number,
         state=row.state,
         note=row.note,
-        start=standing.starts.get(row.choices, ""),
+        start=standing.starts.get(row.choices, "") if row.role == "start" else "",
         choice=trial.values,
     )
     if result is None or not any(result.differences.values()):

@@ -247,8 +247,8 @@ def _checked(library: RegisteredLibrary, space: SearchSpace, contributor: str, b
         plan = plan_recipe(replace(recipe, quantize=space.quantize), library, budget)
         if not plan.can_be_made:
             if plan.refusals:
-                sentence = f"{label}: the chimera cannot be made. {plan.refusals[0].sentence} Leave this donor out"
-                raise NotComposable([f"{sentence}, or write kin:{base.label}, which finds donors that fit."], [])
+                first, *others = (refusal.sentence for refusal in plan.refusals)
+                raise NotComposable([f"{label}: {first}", *others, f"kin:{space.base} finds donors that fit"], [])
             warned = {finding.code: finding.sentence for finding in reversed(plan.unaccepted)}
             raise NotComposable([], sorted(warned), list(warned.values()))
     assert base.model_id is not None
@@ -289,7 +289,8 @@ def _settled(library: RegisteredLibrary, space: SearchSpace) -> SearchSpace:
     own_adapters = tuple(replace(step, adapter=full([step.adapter])[0]) for step in space.adapters)
     if not has_steps:
         if not donors:
-            raise BadRecipe("space", [("donors", "no model fits: name donors, or a query that finds some")])
+            missing = "no model fits" if space.donors else f"no relative of {space.base} is registered"
+            raise BadRecipe("space", [("donors", f"{missing}: name donors, or a query that finds some")])
         blends, own_adapters = ((BlendSpace(models=models),) if models else ()), adapters
     empty = [f"blends[{number}]" for number, blend in enumerate(blends) if not blend.models]
     empty += [f"grafts[{number}]" for number, graft in enumerate(grafts) if not graft.models]

@@ -374,9 +374,9 @@ class Choices:
         found = {f"{self._short(model)} alone": self._with_weights({model: 1.0}) for model in self.models}
         if len(self.models) > 1:
             found["mean of all"] = self._with_weights(dict.fromkeys(self.models, 1.0 / len(self.models)))
-        starts = dict[str, dict[str, float | str]]()
+        starts, neutral = dict[str, dict[str, float | str]](), self.neutral
         for label, values in found.items():
-            if values not in (self.neutral, *starts.values()):
+            if values not in (neutral, *starts.values()):
                 starts[label] = values
         return starts
 

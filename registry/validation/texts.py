@@ -129,7 +129,7 @@ def named_text(text: str, folder: Path) -> ScoredText:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         close = nearest(text, KINDS)
-        hint = f"did you mean {close}?" if close else f"those are {', '.join(KINDS)}"
+        hint = f"did you mean {close}?" if close else f"built in are {', '.join(KINDS)}"
         raise BadSource(f"{path}: no such file or folder, and no built-in text; {hint}") from error
 
 

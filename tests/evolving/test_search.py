@@ -33,11 +33,20 @@ from organs.registry.errors import (
 from organs.registry.evolving import search
 from organs.registry.evolving.objectives import Objective, TrialResult
 from organs.registry.evolving.scoring import TrialScorer
-from organs.registry.evolving.search import Evolver, Standing, Tried, begin_evolution, conclude, evolve
+from organs.registry.evolving.search import (
+    Evolver,
+    Standing,
+    Tried,
+    begin_evolution,
+    checked_evolution,
+    conclude,
+    evolve,
+)
 from organs.registry.evolving.space import Choices, SearchSpace, space_of_values
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.texts import ScoredText
+from organs.registry.validation.texts import ScoredText, built_in_texts
+from tests.evolutions import NoRuntimeYet
 from tests.evolving.zoo_evolution import CODE, STEP, A, begun
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.small_models import tensors_of
@@ -228,7 +237,7 @@ def test_a_text_with_windows_for_the_search_only_is_enough(zoo: LocalRegistry) -
         (
             {"blends": [{**STEP, "models": OTHER_SHAPE}]},
             NotComposable,
-            r"^Zoo-C-1M-v1\.0-Q8_0 alone: .*\. Leave this donor out, or write kin:local/.*, which",
+            r"^Zoo-C-1M-v1\.0-Q8_0 alone: .*; kin:local/Zoo-A-2M-v1\.0.* finds donors that fit$",
         ),
         ({"blends": [], "donors": ["kin:nobody/nothing"]}, BadRecipe, "donors: no model fits"),
         ({"blends": [], "grafts": [{}]}, BadRecipe, r"grafts\[0\]\.models: no model"),
@@ -253,6 +262,14 @@ def test_what_cannot_be_searched_is_refused_with_one_sentence_before_anything_be
         begun(zoo, **values)
     assert "\n" not in str(caught.value)
     assert evolutions(zoo) == before
+
+
+def test_without_donors_and_steps_the_relatives_that_fit_are_the_donors(zoo: LocalRegistry) -> None:
+    space = space_of_values({"base": A, "texts": ["documentation"], "limits": {}})
+    texts = built_in_texts(["documentation"])
+    found = checked_evolution(zoo.catalog, zoo.blobs, space, texts, NoRuntimeYet()).space
+    assert CODE in found.donors
+    assert not {OTHER_SHAPE, A} & set(found.donors)
 
 
 def test_texts_that_are_too_many_or_too_short_are_refused(zoo: LocalRegistry) -> None:

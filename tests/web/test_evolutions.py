@@ -13,11 +13,14 @@ from msgspec.structs import replace
 from organs.registry.catalog.register.evolutions import claim_trial
 from organs.registry.catalog.register.jobs import claim_job
 from organs.registry.catalog.work import fail, put_back
+from organs.registry.compose.recipe import Recipe, recipe_of_values
+from organs.registry.compose.steps import step_texts
 from organs.registry.entities.evolution import CHOICES_MAX, Evolution, EvolutionTrial
 from organs.registry.entities.job import EVOLUTION_REQUEST_MAX_BYTES
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts.evolutions import POINTS_MAX, FrontPoint, TrialPoint, front_chart, trials_chart
+from organs.web.pages.workbench import step_words
 from organs.web.settings import WebSettings
 from tests.evolutions import LINES, add_evolution
 from tests.registry_templates import RegistryTemplates, add_three_models
@@ -99,7 +102,7 @@ def test_an_evolution_is_begun_by_the_form_stopped_and_continued(client: FlaskCl
     states = [client.get("/evolutions/1/progress.json").get_json()["state"]]
     assert client.post("/jobs/1/cancel", data=token).headers["Location"] == "/evolutions/1"
     states.append(client.get("/evolutions/1/progress.json").get_json()["state"])
-    assert "or the last trial before it stops" in page_at(client, "/evolutions/1").words
+    assert "its last trial is ending" in page_at(client, "/evolutions/1").words
     with kin.catalog.writing() as session:
         put_back(session, trial)
     states.append(client.get("/evolutions/1/progress.json").get_json()["state"])
@@ -121,6 +124,24 @@ def test_an_evolution_is_begun_by_the_form_stopped_and_continued(client: FlaskCl
     assert "are removed for good" in page_at(client, "/evolutions/1?remove=1").words
     assert client.post("/evolutions/1/remove", data=token).headers["Location"] == "/evolutions"
     assert client.get("/evolutions/1").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        (0.5, "tuned × 0.5"),
+        ([0.1, 0.6, 0.3], "tuned × 0.1 to 0.6"),
+        ([{"type": "norm", "value": 0.2}, {"value": [0.05, 0.15]}], "tuned × 0.05 to 0.2"),
+    ],
+)
+def test_a_blend_of_models_is_shown_in_words(weight: Any, words: str) -> None:
+    (step,) = (text for kind, text in step_texts(blended(weight)) if kind == "blend")
+    assert step_words("blend", step) == (f"feed-forward blended (ties): {words}", None)
+
+
+def blended(weight: Any) -> Recipe:
+    models = [{"from": "local/tuned", "weight": weight}]
+    return recipe_of_values({"base": "base", "blends": {"method": "ties", "type": "organ", "models": models}}, "a test")
 
 
 def test_own_texts_are_received_up_to_their_limits(client: FlaskClient, kin: LocalRegistry) -> None:

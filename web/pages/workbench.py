@@ -658,8 +658,7 @@ def step_words(parameter: str, text: str) -> tuple[str, str | None]:
     if recipe.blends and (donor := recipe.blends[0].donor):
         blend = recipe.blends[0]
         weight = blend.parameters.get("weight", blend.parameters.get("t"))
-        how = f"× {weight:g}" if isinstance(weight, float | int) else blend.method
-        return f"{_selected(blend)} blended with {short_name(donor)} {how}", donor
+        return f"{_selected(blend)} blended with {short_name(donor)}{_share_text(weight) or f' {blend.method}'}", donor
     if recipe.blends and recipe.blends[0].models:
         blend = recipe.blends[0]
         shares = (f"{short_name(one.model)}{_share_text(one.parameters.get('weight'))}" for one in blend.models)
