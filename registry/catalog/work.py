@@ -271,6 +271,12 @@ def write_end(
     return False
 
 
+def is_held(session: Session, name: str) -> bool:
+    """Return whether a process holds `name`, as in `exclusive`."""
+    among = (NamedLease.name == name, NamedLease.expires_at >= database_now(session))
+    return session.scalar(select(NamedLease.name).where(*among)) is not None
+
+
 @contextmanager
 def exclusive(catalog: Catalog, name: str) -> Iterator[None]:
     """Hold `name` during the block; other processes, of any machine, get Busy."""

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import change_text
 from organs.registry.catalog.engine import Catalog, database_now
-from organs.registry.catalog.queries.evolutions import evolution_row, evolution_summary, trials_of
+from organs.registry.catalog.queries.evolutions import evolution_row, evolution_summary, has_living_trials, trials_of
 from organs.registry.catalog.queries.model_names import check_model_name, model_by_text
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.evolutions import (
@@ -53,6 +53,7 @@ from organs.registry.catalog.work import (
     exclusive,
     fail,
     finish,
+    is_held,
     keeping,
     put_back,
     renew,
@@ -837,7 +838,7 @@ def conclude(
     Done once, also if several processes do it. Raises Busy while another process does it, NotComposable, BadOrgan,
     NoVerdict, StoreError, DiskFull. `check_size` is called with the bytes of the file before it is made.
     """
-    with exclusive(catalog, _result_lease(evolution_id)):
+    with exclusive(catalog, result_lease(evolution_id)):
         with catalog.reading() as session:
             summary = evolution_summary(session, evolution_id)
             if summary.state != "running":
@@ -895,7 +896,7 @@ def removed(catalog: Catalog, evolution_id: int, contributor: str | None = None)
     with catalog.reading() as session:
         evolution_summary(session, evolution_id, contributor)
     try:
-        with exclusive(catalog, _result_lease(evolution_id)), catalog.writing() as session:
+        with exclusive(catalog, result_lease(evolution_id)), catalog.writing() as session:
             summary = evolution_summary(session, evolution_id, contributor)
             remove_evolution(session, evolution_id)
     except Busy as error:
@@ -903,6 +904,11 @@ def removed(catalog: Catalog, evolution_id: int, contributor: str | None = None)
     return summary
 
 
-def _result_lease(evolution_id: int) -> str:
+def has_worker(session: Session, evolution_id: int) -> bool:
+    """Return whether a process does a trial or the result; not between two trials, while the next one is chosen."""
+    return has_living_trials(session, evolution_id) or is_held(session, result_lease(evolution_id))
+
+
+def result_lease(evolution_id: int) -> str:
     """Return the name of what the process holds that makes the result."""
     return f"evolution {evolution_id}"

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from organs.registry.catalog.register.evolutions import claim_trial
 from organs.registry.catalog.register.jobs import claim_job
-from organs.registry.catalog.work import fail, put_back
+from organs.registry.catalog.work import exclusive, fail, put_back
 from organs.registry.compose.recipe import Recipe, recipe_of_values
 from organs.registry.compose.steps import step_texts
 from organs.registry.entities.evolution import CHOICES_MAX, Evolution, EvolutionTrial
 from organs.registry.entities.job import EVOLUTION_REQUEST_MAX_BYTES
+from organs.registry.evolving.search import result_lease
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts.evolutions import POINTS_MAX, FrontPoint, TrialPoint, front_chart, trials_chart
@@ -107,6 +108,10 @@ def test_an_evolution_is_begun_by_the_form_stopped_and_continued(client: FlaskCl
         put_back(session, trial)
     states.append(client.get("/evolutions/1/progress.json").get_json()["state"])
     assert len(set(states)) == 3, "the page is loaded again"
+    assert "No process works on it" in page_at(client, "/evolutions/1").words
+    assert 'data-follow="/evolutions/1/progress.json"' in client.get("/evolutions/1").text, "it may be continued"
+    with exclusive(kin.catalog, result_lease(1)):
+        assert "No process works on it" not in page_at(client, "/evolutions/1").words
     for _ in range(2):
         assert client.post("/evolutions/1/continue", data=token).headers["Location"] == "/evolutions/1"
     assert [job.state for job in kin.jobs().items] == ["queued", "cancelled"]

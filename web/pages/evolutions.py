@@ -8,7 +8,7 @@ from dataclasses import replace
 from flask import Response, g, request, url_for
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.evolutions import ended_trials, evolution_summary, has_living_trials
+from organs.registry.catalog.queries.evolutions import ended_trials, evolution_summary
 from organs.registry.catalog.queries.jobs import job_by_id, job_of_evolution, newest_jobs_of_kind
 from organs.registry.compose.recipe import recipe_file, recipe_of, recipe_yaml
 from organs.registry.endpoints import evolutions as endpoints
@@ -24,6 +24,7 @@ from organs.registry.evolving.search import (
     SEARCH,
     TEXTS_DEFAULT,
     WITHOUT_PARTS,
+    has_worker,
     standing_of,
 )
 from organs.registry.evolving.space import MINUTES
@@ -125,7 +126,7 @@ def _work_on(session: Session, found: EvolutionSummary) -> tuple[Job | None, boo
     if found.state != "running":
         return None, False
     job = job_of_evolution(session, found.id)
-    return job, job is not None or has_living_trials(session, found.id)
+    return job, job is not None or has_worker(session, found.id)
 
 
 def _context(found: Evolution, job: Job | None, is_worked_on: bool) -> Context:
